@@ -1,0 +1,163 @@
+package dial
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"k8s.io/apiserver/pkg/audit"
+
+	"github.com/trigate/trigate/services/internal/interceptor"
+	"github.com/trigate/trigate/services/internal/rpcerr"
+)
+
+// Reserve is what a caller keeps of its deadline, so that it can still answer
+// when the called service runs out of time.
+const Reserve = interceptor.Reserve
+
+// DefaultBudget is the longest deadline of a unary method without a budget.
+const DefaultBudget = interceptor.DefaultBudget
+
+// durationBuckets reach from a cached decision to a slow admission webhook.
+var durationBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30}
+
+// layers are what every call passes: its time is taken, it gets its deadline
+// and the request's audit ID, and its error becomes an *rpcerr.Error.
+type layers struct {
+	hop     string
+	budgets map[string]time.Duration
+	seconds *prometheus.HistogramVec
+}
+
+func newLayers(cfg Config) (*layers, error) {
+	seconds := prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		Name:    "trigate_grpc_client_handling_seconds",
+		Help:    "Time from the start of a call to its answer, with its retries, by method and gRPC status code; of a stream, to its end.",
+		Buckets: durationBuckets,
+	}, []string{"method", "code"})
+	if err := cfg.Registerer.Register(seconds); err != nil {
+		// The process' other connections count in the same metric.
+		var already prometheus.AlreadyRegisteredError
+		if !errors.As(err, &already) {
+			return nil, fmt.Errorf("registering gRPC client metrics: %w", err)
+		}
+		existing, ok := already.ExistingCollector.(*prometheus.HistogramVec)
+		if !ok {
+			return nil, fmt.Errorf("registering gRPC client metrics: %w", err)
+		}
+		seconds = existing
+	}
+	return &layers{hop: cfg.Name, budgets: cfg.Budgets, seconds: seconds}, nil
+}
+
+func (l *layers) unary(ctx context.Context, method string, request, reply any, cc *grpc.ClientConn, invoker grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	start := time.Now()
+	err := func() error {
+		budget, ok := l.budgets[method]
+		if !ok {
+			budget = DefaultBudget
+		}
+		ctx, cancel, err := l.withDeadline(ctx, budget)
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		return rpcerr.FromStatus(invoker(withAuditID(ctx), method, request, reply, cc, opts...), l.hop)
+	}()
+	l.observe(method, start, err)
+	return err
+}
+
+// withDeadline gives a call the smaller of the caller's deadline less the
+// reserve, and the method's budget.
+func (l *layers) withDeadline(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc, error) {
+	deadline := time.Now().Add(budget)
+	if callers, ok := ctx.Deadline(); ok && callers.Add(-Reserve).Before(deadline) {
+		deadline = callers.Add(-Reserve)
+	}
+	if time.Until(deadline) <= 0 && ctx.Err() == nil {
+		return nil, nil, rpcerr.DeadlineExceeded(l.hop, nil)
+	}
+	ctx, cancel := context.WithDeadline(ctx, deadline)
+	return ctx, cancel, nil
+}
+
+func (l *layers) observe(method string, start time.Time, err error) {
+	l.seconds.WithLabelValues(method, status.Code(err).String()).Observe(time.Since(start).Seconds())
+}
+
+func (l *layers) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	start := time.Now()
+	cancel := context.CancelFunc(func() {})
+	if budget, ok := l.budgets[method]; ok {
+		var err error
+		if ctx, cancel, err = l.withDeadline(ctx, budget); err != nil {
+			l.observe(method, start, err)
+			return nil, err
+		}
+	}
+	cs, err := streamer(withAuditID(ctx), desc, cc, method, opts...)
+	if err != nil {
+		cancel()
+		err = rpcerr.FromStatus(err, l.hop)
+		l.observe(method, start, err)
+		return nil, err
+	}
+	s := &clientStream{ClientStream: cs, hop: l.hop}
+	s.end = func(err error) {
+		cancel()
+		l.observe(method, start, err)
+	}
+	return s, nil
+}
+
+// clientStream turns the stream's errors into *rpcerr.Error, and sees its end.
+type clientStream struct {
+	grpc.ClientStream
+	hop  string
+	once sync.Once
+	end  func(error)
+}
+
+// RecvMsg receives a message, or returns io.EOF at the end of the stream.
+func (s *clientStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, io.EOF):
+		s.once.Do(func() { s.end(nil) })
+		return err
+	}
+	err = rpcerr.FromStatus(err, s.hop)
+	s.once.Do(func() { s.end(err) })
+	return err
+}
+
+// SendMsg sends a message. It returns io.EOF if the stream has ended; RecvMsg
+// then says why.
+func (s *clientStream) SendMsg(message any) error {
+	err := s.ClientStream.SendMsg(message)
+	if err == nil || errors.Is(err, io.EOF) {
+		return err
+	}
+	return rpcerr.FromStatus(err, s.hop)
+}
+
+// withAuditID sends the audit ID of the Kubernetes request along, for the logs
+// of the services.
+func withAuditID(ctx context.Context) context.Context {
+	id, _ := audit.AuditIDFrom(ctx)
+	clean := interceptor.CleanAuditID(string(id))
+	if clean == "" {
+		return ctx
+	}
+	return metadata.AppendToOutgoingContext(ctx, interceptor.AuditIDKey, clean)
+}
