@@ -248,11 +248,18 @@ type AuthenticateTokenResponse struct {
 	// no authenticator recognised the token as one of its own. Never holds the
 	// token.
 	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	// True if every string of this message, those in `user` excepted, is
-	// percent-encoded (RFC 3986, section 2.1) since one of them is not valid UTF-8.
+	// True if every string of this message, those in `user` excepted and those of
+	// `audit_annotations` included, is percent-encoded (RFC 3986, section 2.1) since
+	// one of them is not valid UTF-8.
 	PercentEncoded bool `protobuf:"varint,5,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Texts of warnings for the client, due whatever the verdict is: that the token
+	// is of a kind that is going away, say.
+	Warnings []string `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`
+	// Annotations for the audit event, due whatever the verdict is, in the order of
+	// their keys.
+	AuditAnnotations []*AuditAnnotation `protobuf:"bytes,7,rep,name=audit_annotations,json=auditAnnotations,proto3" json:"audit_annotations,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *AuthenticateTokenResponse) Reset() {
@@ -320,6 +327,75 @@ func (x *AuthenticateTokenResponse) GetPercentEncoded() bool {
 	return false
 }
 
+func (x *AuthenticateTokenResponse) GetWarnings() []string {
+	if x != nil {
+		return x.Warnings
+	}
+	return nil
+}
+
+func (x *AuthenticateTokenResponse) GetAuditAnnotations() []*AuditAnnotation {
+	if x != nil {
+		return x.AuditAnnotations
+	}
+	return nil
+}
+
+// AuditAnnotation is one annotation for the audit event.
+type AuditAnnotation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The key, with a domain (authentication.k8s.io/legacy-token).
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// The value.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuditAnnotation) Reset() {
+	*x = AuditAnnotation{}
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuditAnnotation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuditAnnotation) ProtoMessage() {}
+
+func (x *AuditAnnotation) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuditAnnotation.ProtoReflect.Descriptor instead.
+func (*AuditAnnotation) Descriptor() ([]byte, []int) {
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AuditAnnotation) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *AuditAnnotation) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
 // IssueTokenRequest asks for a signed service-account token.
 type IssueTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -334,7 +410,7 @@ type IssueTokenRequest struct {
 
 func (x *IssueTokenRequest) Reset() {
 	*x = IssueTokenRequest{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -346,7 +422,7 @@ func (x *IssueTokenRequest) String() string {
 func (*IssueTokenRequest) ProtoMessage() {}
 
 func (x *IssueTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -359,7 +435,7 @@ func (x *IssueTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueTokenRequest.ProtoReflect.Descriptor instead.
 func (*IssueTokenRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{4}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *IssueTokenRequest) GetClaims() []byte {
@@ -380,7 +456,7 @@ type IssueTokenResponse struct {
 
 func (x *IssueTokenResponse) Reset() {
 	*x = IssueTokenResponse{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -392,7 +468,7 @@ func (x *IssueTokenResponse) String() string {
 func (*IssueTokenResponse) ProtoMessage() {}
 
 func (x *IssueTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -405,7 +481,7 @@ func (x *IssueTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueTokenResponse.ProtoReflect.Descriptor instead.
 func (*IssueTokenResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{5}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *IssueTokenResponse) GetToken() string {
@@ -424,7 +500,7 @@ type ListPublicKeysRequest struct {
 
 func (x *ListPublicKeysRequest) Reset() {
 	*x = ListPublicKeysRequest{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +512,7 @@ func (x *ListPublicKeysRequest) String() string {
 func (*ListPublicKeysRequest) ProtoMessage() {}
 
 func (x *ListPublicKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +525,7 @@ func (x *ListPublicKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPublicKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListPublicKeysRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{6}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{7}
 }
 
 // ListPublicKeysResponse holds the verification keys.
@@ -469,7 +545,7 @@ type ListPublicKeysResponse struct {
 
 func (x *ListPublicKeysResponse) Reset() {
 	*x = ListPublicKeysResponse{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -481,7 +557,7 @@ func (x *ListPublicKeysResponse) String() string {
 func (*ListPublicKeysResponse) ProtoMessage() {}
 
 func (x *ListPublicKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -494,7 +570,7 @@ func (x *ListPublicKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPublicKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListPublicKeysResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{7}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListPublicKeysResponse) GetKeys() []*PublicKey {
@@ -541,7 +617,7 @@ type PublicKey struct {
 
 func (x *PublicKey) Reset() {
 	*x = PublicKey{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +629,7 @@ func (x *PublicKey) String() string {
 func (*PublicKey) ProtoMessage() {}
 
 func (x *PublicKey) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +642,7 @@ func (x *PublicKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublicKey.ProtoReflect.Descriptor instead.
 func (*PublicKey) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{8}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PublicKey) GetKeyId() string {
@@ -608,13 +684,18 @@ const file_trigate_authn_v1_authentication_proto_rawDesc = "" +
 	"\x18AuthenticateTokenRequest\x12\x19\n" +
 	"\x05token\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05token\x12\x1c\n" +
 	"\taudiences\x18\x02 \x03(\tR\taudiences\x12'\n" +
-	"\x0fpercent_encoded\x18\x03 \x01(\bR\x0epercentEncoded\"\xce\x01\n" +
+	"\x0fpercent_encoded\x18\x03 \x01(\bR\x0epercentEncoded\"\xba\x02\n" +
 	"\x19AuthenticateTokenResponse\x12$\n" +
 	"\rauthenticated\x18\x01 \x01(\bR\rauthenticated\x12.\n" +
 	"\x04user\x18\x02 \x01(\v2\x1a.trigate.authn.v1.UserInfoR\x04user\x12\x1c\n" +
 	"\taudiences\x18\x03 \x03(\tR\taudiences\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12'\n" +
-	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncoded\"+\n" +
+	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncoded\x12\x1a\n" +
+	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12N\n" +
+	"\x11audit_annotations\x18\a \x03(\v2!.trigate.authn.v1.AuditAnnotationR\x10auditAnnotations\"9\n" +
+	"\x0fAuditAnnotation\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"+\n" +
 	"\x11IssueTokenRequest\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\"/\n" +
 	"\x12IssueTokenResponse\x12\x19\n" +
@@ -647,37 +728,39 @@ func file_trigate_authn_v1_authentication_proto_rawDescGZIP() []byte {
 	return file_trigate_authn_v1_authentication_proto_rawDescData
 }
 
-var file_trigate_authn_v1_authentication_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_trigate_authn_v1_authentication_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_trigate_authn_v1_authentication_proto_goTypes = []any{
 	(*UserInfo)(nil),                  // 0: trigate.authn.v1.UserInfo
 	(*ExtraEntry)(nil),                // 1: trigate.authn.v1.ExtraEntry
 	(*AuthenticateTokenRequest)(nil),  // 2: trigate.authn.v1.AuthenticateTokenRequest
 	(*AuthenticateTokenResponse)(nil), // 3: trigate.authn.v1.AuthenticateTokenResponse
-	(*IssueTokenRequest)(nil),         // 4: trigate.authn.v1.IssueTokenRequest
-	(*IssueTokenResponse)(nil),        // 5: trigate.authn.v1.IssueTokenResponse
-	(*ListPublicKeysRequest)(nil),     // 6: trigate.authn.v1.ListPublicKeysRequest
-	(*ListPublicKeysResponse)(nil),    // 7: trigate.authn.v1.ListPublicKeysResponse
-	(*PublicKey)(nil),                 // 8: trigate.authn.v1.PublicKey
-	(*timestamppb.Timestamp)(nil),     // 9: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 10: google.protobuf.Duration
+	(*AuditAnnotation)(nil),           // 4: trigate.authn.v1.AuditAnnotation
+	(*IssueTokenRequest)(nil),         // 5: trigate.authn.v1.IssueTokenRequest
+	(*IssueTokenResponse)(nil),        // 6: trigate.authn.v1.IssueTokenResponse
+	(*ListPublicKeysRequest)(nil),     // 7: trigate.authn.v1.ListPublicKeysRequest
+	(*ListPublicKeysResponse)(nil),    // 8: trigate.authn.v1.ListPublicKeysResponse
+	(*PublicKey)(nil),                 // 9: trigate.authn.v1.PublicKey
+	(*timestamppb.Timestamp)(nil),     // 10: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 11: google.protobuf.Duration
 }
 var file_trigate_authn_v1_authentication_proto_depIdxs = []int32{
 	1,  // 0: trigate.authn.v1.UserInfo.extra:type_name -> trigate.authn.v1.ExtraEntry
 	0,  // 1: trigate.authn.v1.AuthenticateTokenResponse.user:type_name -> trigate.authn.v1.UserInfo
-	8,  // 2: trigate.authn.v1.ListPublicKeysResponse.keys:type_name -> trigate.authn.v1.PublicKey
-	9,  // 3: trigate.authn.v1.ListPublicKeysResponse.data_timestamp:type_name -> google.protobuf.Timestamp
-	10, // 4: trigate.authn.v1.ListPublicKeysResponse.max_age:type_name -> google.protobuf.Duration
-	2,  // 5: trigate.authn.v1.AuthenticationService.AuthenticateToken:input_type -> trigate.authn.v1.AuthenticateTokenRequest
-	4,  // 6: trigate.authn.v1.AuthenticationService.IssueToken:input_type -> trigate.authn.v1.IssueTokenRequest
-	6,  // 7: trigate.authn.v1.AuthenticationService.ListPublicKeys:input_type -> trigate.authn.v1.ListPublicKeysRequest
-	3,  // 8: trigate.authn.v1.AuthenticationService.AuthenticateToken:output_type -> trigate.authn.v1.AuthenticateTokenResponse
-	5,  // 9: trigate.authn.v1.AuthenticationService.IssueToken:output_type -> trigate.authn.v1.IssueTokenResponse
-	7,  // 10: trigate.authn.v1.AuthenticationService.ListPublicKeys:output_type -> trigate.authn.v1.ListPublicKeysResponse
-	8,  // [8:11] is the sub-list for method output_type
-	5,  // [5:8] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	4,  // 2: trigate.authn.v1.AuthenticateTokenResponse.audit_annotations:type_name -> trigate.authn.v1.AuditAnnotation
+	9,  // 3: trigate.authn.v1.ListPublicKeysResponse.keys:type_name -> trigate.authn.v1.PublicKey
+	10, // 4: trigate.authn.v1.ListPublicKeysResponse.data_timestamp:type_name -> google.protobuf.Timestamp
+	11, // 5: trigate.authn.v1.ListPublicKeysResponse.max_age:type_name -> google.protobuf.Duration
+	2,  // 6: trigate.authn.v1.AuthenticationService.AuthenticateToken:input_type -> trigate.authn.v1.AuthenticateTokenRequest
+	5,  // 7: trigate.authn.v1.AuthenticationService.IssueToken:input_type -> trigate.authn.v1.IssueTokenRequest
+	7,  // 8: trigate.authn.v1.AuthenticationService.ListPublicKeys:input_type -> trigate.authn.v1.ListPublicKeysRequest
+	3,  // 9: trigate.authn.v1.AuthenticationService.AuthenticateToken:output_type -> trigate.authn.v1.AuthenticateTokenResponse
+	6,  // 10: trigate.authn.v1.AuthenticationService.IssueToken:output_type -> trigate.authn.v1.IssueTokenResponse
+	8,  // 11: trigate.authn.v1.AuthenticationService.ListPublicKeys:output_type -> trigate.authn.v1.ListPublicKeysResponse
+	9,  // [9:12] is the sub-list for method output_type
+	6,  // [6:9] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_trigate_authn_v1_authentication_proto_init() }
@@ -691,7 +774,7 @@ func file_trigate_authn_v1_authentication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trigate_authn_v1_authentication_proto_rawDesc), len(file_trigate_authn_v1_authentication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
