@@ -1,0 +1,137 @@
+// Package process has what the processes of Trigate's services share above
+// their server: the command with its flags, logs and one line for what went
+// wrong, the client of the gateway's Kubernetes API, and informers as a task
+// of the server.
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/cli/globalflag"
+	"k8s.io/component-base/logs"
+	logsapi "k8s.io/component-base/logs/api/v1"
+	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
+	"k8s.io/component-base/term"
+	"k8s.io/component-base/version/verflag"
+)
+
+// Config says what a service's command is.
+type Config struct {
+	// Name is the program's name ("trigate-authz").
+	Name string
+	// Long is what --help says first.
+	Long string
+	// AddFlags binds the service's flags, in sections.
+	AddFlags func(sections *cliflag.NamedFlagSets)
+	// Run runs the service until ctx ends. The flags are parsed, logs and
+	// feature gates are set when it is called. Several problems are returned by
+	// errors.Join, each starting with its flag.
+	Run func(ctx context.Context) error
+}
+
+// NewCommand returns a service's command: the service's flags and those that
+// all have (logs, feature gates, version). Main runs it.
+//
+// Feature gates are Kubernetes' own, which are one for each process.
+func NewCommand(cfg Config) *cobra.Command {
+	registerLogGates()
+	registry := utilcompatibility.DefaultComponentGlobalsRegistry
+	logOptions := logs.NewOptions()
+	cmd := &cobra.Command{
+		Use:           cfg.Name,
+		Long:          cfg.Long,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("takes no arguments, but got %q", args[0])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			verflag.PrintAndExitIfRequested()
+			if err := registry.Set(); err != nil {
+				return fmt.Errorf("--feature-gates, --emulated-version, --min-compatibility-version: %w", err)
+			}
+			if err := errors.Join(registry.Validate()...); err != nil {
+				return fmt.Errorf("--feature-gates, --emulated-version, --min-compatibility-version: %w", err)
+			}
+			logs.InitLogs()
+			if err := logsapi.ValidateAndApply(logOptions, utilfeature.DefaultFeatureGate); err != nil {
+				return fmt.Errorf("--logging-format and other flags of logs: %w", err)
+			}
+			cliflag.PrintFlags(cmd.Flags())
+			utilfeature.DefaultMutableFeatureGate.AddMetrics()
+			registry.AddMetrics()
+			return cfg.Run(cmd.Context())
+		},
+	}
+	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
+
+	var sections cliflag.NamedFlagSets
+	cfg.AddFlags(&sections)
+	logsapi.AddFlags(logOptions, sections.FlagSet("logs"))
+	global := sections.FlagSet("global")
+	registry.AddFlags(global)
+	verflag.AddFlags(global)
+	globalflag.AddGlobalFlags(global, cfg.Name, logs.SkipLoggingConfigurationFlags())
+	for _, name := range sections.Order {
+		cmd.Flags().AddFlagSet(sections.FlagSets[name])
+	}
+	cols, _, _ := term.TerminalSize(cmd.OutOrStdout()) // 0 where there is no terminal
+	cliflag.SetUsageAndHelpFunc(cmd, sections, cols)
+	return cmd
+}
+
+// registerLogGates adds the feature gates of logs to the process' own, unless
+// another command of the process has done so.
+func registerLogGates() {
+	if _, known := utilfeature.DefaultMutableFeatureGate.GetAll()[logsapi.ContextualLogging]; known {
+		return
+	}
+	utilruntime.Must(logsapi.AddFeatureGates(utilfeature.DefaultMutableFeatureGate))
+}
+
+// Main runs a command until it ends or the process gets SIGINT or SIGTERM, and
+// returns the exit code. A second signal ends the process at once. An error is
+// one line on stderr, after all logs.
+func Main(cmd *cobra.Command) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop)
+	return execute(ctx, cmd, os.Stderr)
+}
+
+func execute(ctx context.Context, cmd *cobra.Command, stderr io.Writer) int {
+	err := cmd.ExecuteContext(ctx)
+	logs.FlushLogs()
+	if err == nil {
+		return 0
+	}
+	// Nothing is left to do if stderr cannot be written.
+	_, _ = fmt.Fprintf(stderr, "%s: %s\n", cmd.Name(), oneLine(err))
+	return 1
+}
+
+// oneLine returns an error's text without line breaks.
+func oneLine(err error) string {
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "; ")
+}
