@@ -1,0 +1,47 @@
+package dial
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Peer says where one of Trigate's services is, and how the caller proves to it who
+// it is. The client packages of the services take it as their configuration.
+type Peer struct {
+	// Endpoint is a gRPC target, or a list of host:port with commas between.
+	Endpoint string
+	// CAFile has the CAs that sign the service's certificate.
+	CAFile string
+	// CertFile and KeyFile are the caller's certificate. Both empty: none is shown.
+	CertFile, KeyFile string
+	// Registerer gets the client's metrics. Nil: they go nowhere.
+	Registerer prometheus.Registerer
+}
+
+// Service is what a service's client package knows of its service.
+type Service struct {
+	// Name is the service's, in errors and logs ("authz").
+	Name string
+	// ServerName is the name in its certificate ("trigate-authz").
+	ServerName string
+	// Budgets are the longest deadlines of its methods.
+	Budgets map[string]time.Duration
+	// SafeMethods are those of its methods that may be retried.
+	SafeMethods []string
+}
+
+// NewPeer makes a connection to service at peer. See New.
+func NewPeer(peer Peer, service Service) (*Conn, error) {
+	return New(Config{
+		Name:        service.Name,
+		Endpoint:    peer.Endpoint,
+		ServerName:  service.ServerName,
+		CAFile:      peer.CAFile,
+		CertFile:    peer.CertFile,
+		KeyFile:     peer.KeyFile,
+		Budgets:     service.Budgets,
+		SafeMethods: service.SafeMethods,
+		Registerer:  peer.Registerer,
+	})
+}
