@@ -1,0 +1,112 @@
+# Trigate: build, run and check. `make help` lists the targets.
+
+SHELL := /bin/bash
+BIN := bin
+# One setting for builds, tests and checks alike, so that they share one build cache.
+export CGO_ENABLED := 0
+TOOL := go tool -modfile=.ci/tools/go.mod
+
+# The binaries answer as the Kubernetes version that they are built from.
+K8S_VERSION := $(shell go list -m -f '{{.Version}}' k8s.io/kubernetes)
+TRIGATE_VERSION := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+BUILD_DATE := $(shell git log -1 --format=%cd --date=format:%Y-%m-%dT%H:%M:%SZ 2>/dev/null || echo 1970-01-01T00:00:00Z)
+GIT_COMMIT := $(shell git rev-parse HEAD 2>/dev/null || echo unknown)
+VERSION_FLAGS = $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg/version,\
+	-X $(pkg).gitVersion=$(K8S_VERSION) \
+	-X $(pkg).gitMajor=$(word 1,$(subst ., ,$(K8S_VERSION:v%=%))) \
+	-X $(pkg).gitMinor=$(word 2,$(subst ., ,$(K8S_VERSION:v%=%))) \
+	-X $(pkg).gitCommit=$(GIT_COMMIT) \
+	-X $(pkg).gitTreeState=clean \
+	-X $(pkg).buildDate=$(BUILD_DATE))
+GO_BUILD := go build -ldflags '-s -w $(VERSION_FLAGS)'
+
+# Each binary of `make build` and its package.
+BINARIES := trigate-gateway trigate-authn trigate-authz trigate-admission trigate-local kube-controller-manager
+PKG_trigate-gateway := ./gateway
+PKG_trigate-authn := ./services/authn
+PKG_trigate-authz := ./services/authz
+PKG_trigate-admission := ./services/admission
+PKG_trigate-local := ./deploy/local
+PKG_kube-controller-manager := k8s.io/kubernetes/cmd/kube-controller-manager
+# Programs of the same module that only tests and newcomers need.
+TEST_BINARIES := kubectl kube-apiserver sample-apiserver
+PKG_kubectl := k8s.io/kubernetes/cmd/kubectl
+PKG_kube-apiserver := k8s.io/kubernetes/cmd/kube-apiserver
+PKG_sample-apiserver := k8s.io/sample-apiserver
+
+DIR ?= .trigate
+PORT ?= 6443
+TEST_TIMEOUT ?= 40m
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test test-unit test-e2e test-binaries kubectl generate verify fix clean \
+	$(addprefix build-,$(BINARIES) $(TEST_BINARIES)) \
+	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
+
+help: ## Show the targets.
+	@awk 'BEGIN{FS=":.*## "} /^[a-z-]+:.*## /{printf "  %-16s %s\n",$$1,$$2}' $(MAKEFILE_LIST)
+
+build: $(addprefix build-,$(BINARIES)) ## Build the programs into bin/.
+
+$(addprefix build-,$(BINARIES) $(TEST_BINARIES)): build-%:
+	@echo "building $(BIN)/$*"
+	@$(GO_BUILD) -o $(BIN)/$* $(PKG_$*)
+
+run: build ## Build, and run everything on this machine in ./.trigate.
+	@exec $(BIN)/trigate-local --dir $(DIR) --port $(PORT)
+
+kubectl: build-kubectl ## Build the stock kubectl into bin/.
+
+test-binaries: $(addprefix build-,$(TEST_BINARIES))
+
+test: test-unit test-e2e ## Run the unit tests and the end-to-end tests.
+
+test-unit: ## Run the unit tests.
+	go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /deploy/test/)
+
+test-e2e: build test-binaries ## Run the tests that start the real processes.
+	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 ./deploy/test/...
+
+generate: ## Write the generated code anew.
+	$(TOOL) buf generate --template proto/buf.gen.yaml
+
+verify: verify-format verify-proto verify-generate verify-tidy verify-vet verify-lint verify-errors verify-repo ## Run every check but the tests.
+
+verify-format:
+	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' ':!proto/gen')); [ -z "$$out" ] || { echo "not formatted (make fix-format):"; echo "$$out"; exit 1; }
+
+verify-vet:
+	go vet ./...
+
+verify-lint:
+	$(TOOL) staticcheck -checks all ./...
+
+verify-errors:
+	$(TOOL) errcheck -exclude .ci/tools/errcheck.txt ./...
+
+verify-proto:
+	$(TOOL) buf lint
+	$(TOOL) buf format --diff --exit-code
+	@tag=$$(git describe --tags --abbrev=0 2>/dev/null); if [ -n "$$tag" ]; then \
+		echo "buf breaking against $$tag"; $(TOOL) buf breaking --against ".git#tag=$$tag"; \
+	else echo "buf breaking: no release tag yet, nothing to compare with"; fi
+
+verify-generate: generate
+	@git diff --exit-code --stat -- proto/gen && [ -z "$$(git ls-files --others --exclude-standard -- proto/gen)" ] || { echo "generated code is stale: commit what make generate wrote"; exit 1; }
+
+verify-tidy:
+	go mod tidy -diff
+
+verify-repo:
+	go test ./deploy/check/...
+
+fix: fix-format fix-proto ## Repair what can be repaired by itself.
+
+fix-format:
+	$(TOOL) gofumpt -w $$(git ls-files '*.go' ':!proto/gen')
+
+fix-proto:
+	$(TOOL) buf format -w
+
+clean: ## Remove what make built.
+	rm -rf $(BIN)
