@@ -11,6 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/descriptorpb"
 )
 
 // listScheme is the scheme of the resolver that a list of addresses gets.
@@ -60,6 +62,23 @@ const (
 	retryInitialBackoff = "0.025s"
 	retryMaxBackoff     = "0.2s"
 )
+
+// SafeMethods returns the full methods of services that are marked
+// idempotency_level NO_SIDE_EFFECTS: those that may be retried.
+func SafeMethods(services ...protoreflect.ServiceDescriptor) []string {
+	var safe []string
+	for _, service := range services {
+		methods := service.Methods()
+		for i := range methods.Len() {
+			method := methods.Get(i)
+			options, ok := method.Options().(*descriptorpb.MethodOptions)
+			if ok && options.GetIdempotencyLevel() == descriptorpb.MethodOptions_NO_SIDE_EFFECTS {
+				safe = append(safe, fmt.Sprintf("/%s/%s", service.FullName(), method.Name()))
+			}
+		}
+	}
+	return safe
+}
 
 // serviceConfigJSON returns gRPC's service config: round robin over replicas
 // that report SERVING, and retries of the safe methods only.

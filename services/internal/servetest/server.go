@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,7 +33,8 @@ type Running struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
-	once   sync.Once
+	// stopped is whether the test itself has called Stop.
+	stopped atomic.Bool
 }
 
 // Start runs a server named by cfg.Name with certificates of pki, on a
@@ -74,6 +75,9 @@ func Start(t testing.TB, pki *PKI, cfg serve.Config, register func(*serve.Server
 		r.err = server.Run(ctx, tasks...)
 	}()
 	t.Cleanup(func() {
+		if r.stopped.Load() {
+			return // the test has seen the error
+		}
 		if err := r.Stop(); err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
@@ -84,6 +88,7 @@ func Start(t testing.TB, pki *PKI, cfg serve.Config, register func(*serve.Server
 // Stop ends the server and returns what its Run returned. It can be called
 // again.
 func (r *Running) Stop() error {
+	r.stopped.Store(true)
 	r.cancel()
 	select {
 	case <-r.done:

@@ -1,9 +1,0 @@
-package serve_test
-
-import (
-	"testing"
-
-	"github.com/trigate/trigate/services/internal/servetest"
-)
-
-func TestMain(m *testing.M) { servetest.Main(m) }
