@@ -30,9 +30,13 @@ func targetOf(name, endpoint string) (string, []grpc.DialOption, error) {
 	if endpoint == "" {
 		return "", nil, errors.New("no endpoint")
 	}
-	if strings.Contains(endpoint, "://") || strings.HasPrefix(endpoint, "unix:") || strings.HasPrefix(endpoint, "passthrough:") {
-		if _, err := url.Parse(endpoint); err != nil {
+	if strings.Contains(endpoint, "://") || strings.HasPrefix(endpoint, "unix:") {
+		target, err := url.Parse(endpoint)
+		if err != nil {
 			return "", nil, fmt.Errorf("endpoint %q: %w", endpoint, err)
+		}
+		if resolver.Get(target.Scheme) == nil {
+			return "", nil, fmt.Errorf("endpoint %q: %q is no scheme of gRPC", endpoint, target.Scheme)
 		}
 		return endpoint, nil, nil
 	}

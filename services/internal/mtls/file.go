@@ -31,13 +31,11 @@ type KeyPair struct {
 // NewKeyPair reads a certificate and its key. The error names the file.
 func NewKeyPair(certFile, keyFile string) (*KeyPair, error) {
 	p := &KeyPair{file: reloaded[tls.Certificate]{
+		what:  fmt.Sprintf("certificate %q and key %q", certFile, keyFile),
 		paths: []string{certFile, keyFile},
 		parse: func(contents [][]byte) (*tls.Certificate, error) {
 			pair, err := tls.X509KeyPair(contents[0], contents[1])
-			if err != nil {
-				return nil, fmt.Errorf("reading certificate %s and key %s: %w", certFile, keyFile, err)
-			}
-			return &pair, nil
+			return &pair, err
 		},
 	}}
 	if err := p.Check(); err != nil {
@@ -67,13 +65,11 @@ type authorities struct {
 // NewBundle reads a CA bundle. The error names the file.
 func NewBundle(path string) (*Bundle, error) {
 	b := &Bundle{file: reloaded[authorities]{
+		what:  fmt.Sprintf("CA bundle %q", path),
 		paths: []string{path},
 		parse: func(contents [][]byte) (*authorities, error) {
 			certs, err := parseCertificates(contents[0])
-			if err != nil {
-				return nil, fmt.Errorf("reading CA bundle %s: %w", path, err)
-			}
-			return &authorities{certs: certs, pool: poolOf(certs)}, nil
+			return &authorities{certs: certs, pool: poolOf(certs)}, err
 		},
 	}}
 	if err := b.Check(); err != nil {
@@ -126,6 +122,7 @@ func parseCertificates(data []byte) ([]*x509.Certificate, error) {
 // reloaded is a value that is parsed from files, and parsed again when their
 // contents change.
 type reloaded[T any] struct {
+	what  string // for errors
 	paths []string
 	parse func(contents [][]byte) (*T, error)
 
@@ -178,6 +175,7 @@ func (r *reloaded[T]) readLocked() error {
 
 // rejectLocked keeps the old value and says so, once for each kind of failure.
 func (r *reloaded[T]) rejectLocked(contents [][]byte, err error) error {
+	err = fmt.Errorf("reading %s: %w", r.what, err)
 	if r.value != nil && (r.lastErr == nil || r.lastErr.Error() != err.Error()) {
 		klog.Background().Error(err, "Keeping the TLS files' last usable content", "paths", r.paths)
 	}

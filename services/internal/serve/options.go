@@ -146,9 +146,12 @@ func (o CompletedOptions) Validate() []error {
 	report(flagKeyFile, checkFile(o.KeyFile, true))
 	report(flagPeerCAFile, checkFile(o.PeerCAFile, true))
 	report(flagClientCAFile, checkFile(o.ClientCAFile, false))
-	if (o.PeerClientCertFile == "") != (o.PeerClientKeyFile == "") {
+	switch {
+	case o.PeerClientCertFile == o.CertFile && o.PeerClientKeyFile == o.KeyFile:
+		// the serving certificate, see above
+	case o.PeerClientCertFile == "" || o.PeerClientKeyFile == "":
 		report(flagPeerClientCertFile, errors.New("is needed together with --"+flagPeerClientKeyFile))
-	} else if o.PeerClientCertFile != o.CertFile || o.PeerClientKeyFile != o.KeyFile {
+	default:
 		report(flagPeerClientCertFile, checkFile(o.PeerClientCertFile, true))
 		report(flagPeerClientKeyFile, checkFile(o.PeerClientKeyFile, true))
 	}
