@@ -54,17 +54,14 @@ func (c *Cluster) MustKubectlInput(tb testing.TB, stdin string, args ...string) 
 // stay with the kubeconfig, so that control planes do not mix.
 func RunKubectl(tb testing.TB, kubeconfig, stdin string, args ...string) Result {
 	tb.Helper()
-	path, err := Binary("kubectl")
+	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
+	defer cancel()
+	cmd, err := kubectl(ctx, kubeconfig, args...)
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), Timeout)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, path, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-	home := filepath.Dir(kubeconfig)
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+home, "KUBECACHEDIR="+filepath.Join(home, "kubectl-cache"))
 	err = cmd.Run()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
@@ -74,4 +71,16 @@ func RunKubectl(tb testing.TB, kubeconfig, stdin string, args ...string) Result 
 		tb.Fatalf("kubectl %s took longer than %v\nstdout: %s\nstderr: %s", strings.Join(args, " "), Timeout, &stdout, &stderr)
 	}
 	return Result{Stdout: stdout.String(), Stderr: stderr.String(), Code: cmd.ProcessState.ExitCode()}
+}
+
+// kubectl is the command of the stock kubectl, not yet started.
+func kubectl(ctx context.Context, kubeconfig string, args ...string) (*exec.Cmd, error) {
+	path, err := Binary("kubectl")
+	if err != nil {
+		return nil, err
+	}
+	home := filepath.Dir(kubeconfig)
+	cmd := exec.CommandContext(ctx, path, args...)
+	cmd.Env = append(os.Environ(), "KUBECONFIG="+kubeconfig, "HOME="+home, "KUBECACHEDIR="+filepath.Join(home, "kubectl-cache"))
+	return cmd, nil
 }
