@@ -18,7 +18,11 @@ import (
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
+	"github.com/trigate/trigate/services/internal/dial"
 )
+
+// hop is the service's name in errors.
+const hop = "admission"
 
 // budget bounds a call. Requests that change something end after 34 seconds
 // upstream, and one that opens a connection has no end of its own, though each
@@ -36,11 +40,12 @@ func Budgets() map[string]time.Duration {
 
 // Client runs admission in the service. It can stand wherever upstream has the
 // chain of plugins, for all of the API servers of a process. It is safe for
-// concurrent use, and holds nothing that has to be closed.
+// concurrent use.
 //
 // A request that cannot be decided is rejected with a status of 503 and
 // Retry-After, for which rpcerr.IsCouldNotDecide holds too.
 type Client struct {
+	dial.Link
 	stub  admissionv1.AdmissionServiceClient
 	codec *convert.Codec
 }
@@ -52,7 +57,7 @@ var (
 
 // New returns a client on a connection to the service, which the caller closes.
 func New(conn grpc.ClientConnInterface) *Client {
-	return &Client{stub: admissionv1.NewAdmissionServiceClient(conn), codec: convert.NewCodec()}
+	return &Client{Link: dial.Borrowed(hop), stub: admissionv1.NewAdmissionServiceClient(conn), codec: convert.NewCodec()}
 }
 
 // Handles returns true: the service knows which plugins want the operation.

@@ -40,7 +40,7 @@ func (e *undecidedError) Unwrap() error { return e.cause }
 // the cause, of which the answer says nothing.
 func undecided(ctx context.Context, err error) error {
 	if _, ok := rpcerr.As(err); !ok {
-		err = rpcerr.FromStatus(err, "admission")
+		err = rpcerr.FromStatus(err, hop)
 	}
 	klog.FromContext(ctx).Info("Could not decide on admission", "reason", err.Error())
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {

@@ -1,6 +1,8 @@
 package dial
 
 import (
+	"context"
+	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -45,3 +47,31 @@ func NewPeer(peer Peer, service Service) (*Conn, error) {
 		Registerer:  peer.Registerer,
 	})
 }
+
+// Link is what a service's client says of the connection that it calls over.
+// Its methods may be called concurrently.
+type Link interface {
+	// Ready returns nil if a replica of the service is connected and SERVING, else an
+	// error that says why not. It does not wait.
+	Ready() error
+	// WaitReady returns nil as soon as Ready does, or an error when ctx ends.
+	WaitReady(ctx context.Context) error
+	// Close ends the connection, if it is the client's own, and all calls on it.
+	Close() error
+}
+
+var _ Link = (*Conn)(nil)
+
+// Borrowed is the Link of a client whose connection belongs to somebody else, who
+// knows its state and closes it.
+func Borrowed(name string) Link { return borrowed(name) }
+
+type borrowed string
+
+func (b borrowed) Ready() error {
+	return fmt.Errorf("the connection to %s is not the client's own", string(b))
+}
+
+func (b borrowed) WaitReady(context.Context) error { return b.Ready() }
+
+func (b borrowed) Close() error { return nil }
