@@ -709,11 +709,11 @@ const file_trigate_authn_v1_authentication_proto_rawDesc = "" +
 	"\tPublicKey\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x19\n" +
 	"\bspki_der\x18\x02 \x01(\fR\aspkiDer\x12?\n" +
-	"\x1cexcluded_from_oidc_discovery\x18\x03 \x01(\bR\x19excludedFromOidcDiscovery2\xcd\x02\n" +
+	"\x1cexcluded_from_oidc_discovery\x18\x03 \x01(\bR\x19excludedFromOidcDiscovery2\xd2\x02\n" +
 	"\x15AuthenticationService\x12q\n" +
-	"\x11AuthenticateToken\x12*.trigate.authn.v1.AuthenticateTokenRequest\x1a+.trigate.authn.v1.AuthenticateTokenResponse\"\x03\x90\x02\x01\x12W\n" +
+	"\x11AuthenticateToken\x12*.trigate.authn.v1.AuthenticateTokenRequest\x1a+.trigate.authn.v1.AuthenticateTokenResponse\"\x03\x90\x02\x01\x12\\\n" +
 	"\n" +
-	"IssueToken\x12#.trigate.authn.v1.IssueTokenRequest\x1a$.trigate.authn.v1.IssueTokenResponse\x12h\n" +
+	"IssueToken\x12#.trigate.authn.v1.IssueTokenRequest\x1a$.trigate.authn.v1.IssueTokenResponse\"\x03\x90\x02\x01\x12h\n" +
 	"\x0eListPublicKeys\x12'.trigate.authn.v1.ListPublicKeysRequest\x1a(.trigate.authn.v1.ListPublicKeysResponse\"\x03\x90\x02\x01BBZ@github.com/trigate/trigate/proto/gen/go/trigate/authn/v1;authnv1b\x06proto3"
 
 var (

@@ -45,7 +45,8 @@ type AuthenticationServiceClient interface {
 	AuthenticateToken(ctx context.Context, in *AuthenticateTokenRequest, opts ...grpc.CallOption) (*AuthenticateTokenResponse, error)
 	// IssueToken signs a service-account token with the issuer's current key. Claims
 	// that are not a service account's are refused with INVALID_ARGUMENT. The caller
-	// has decided already that the token may be issued.
+	// has decided already that the token may be issued. The token is not kept: a call
+	// that is repeated leaves nothing behind but another token for the same claims.
 	IssueToken(ctx context.Context, in *IssueTokenRequest, opts ...grpc.CallOption) (*IssueTokenResponse, error)
 	// ListPublicKeys returns every key that verifies service-account tokens of this
 	// issuer; it feeds `/openid/v1/jwks`.
@@ -108,7 +109,8 @@ type AuthenticationServiceServer interface {
 	AuthenticateToken(context.Context, *AuthenticateTokenRequest) (*AuthenticateTokenResponse, error)
 	// IssueToken signs a service-account token with the issuer's current key. Claims
 	// that are not a service account's are refused with INVALID_ARGUMENT. The caller
-	// has decided already that the token may be issued.
+	// has decided already that the token may be issued. The token is not kept: a call
+	// that is repeated leaves nothing behind but another token for the same claims.
 	IssueToken(context.Context, *IssueTokenRequest) (*IssueTokenResponse, error)
 	// ListPublicKeys returns every key that verifies service-account tokens of this
 	// issuer; it feeds `/openid/v1/jwks`.
