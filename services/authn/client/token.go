@@ -1,0 +1,64 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc"
+	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/apiserver/pkg/warning"
+
+	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
+	"github.com/trigate/trigate/services/authn/internal/convert"
+	"github.com/trigate/trigate/services/internal/rpcerr"
+)
+
+// Token asks the service about tokens. It answers as kube-apiserver's own union
+// of token authenticators would, and is safe for concurrent use.
+type Token struct {
+	authn authnv1.AuthenticationServiceClient
+}
+
+var _ authenticator.Token = (*Token)(nil)
+
+// NewToken returns a Token that calls over conn.
+func NewToken(conn grpc.ClientConnInterface) *Token {
+	return &Token{authn: authnv1.NewAuthenticationServiceClient(conn)}
+}
+
+// errOtherAudiences is an answer that no authenticator gives.
+var errOtherAudiences = errors.New("the token is good for none of the audiences that were asked about")
+
+// AuthenticateToken implements authenticator.Token. The audiences are those of
+// ctx, or else the API's. Warnings and audit annotations that the authenticators
+// have go to where ctx collects them. An error is the reason of a refusal, or one
+// for which IsCouldNotDecide holds.
+func (t *Token) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
+	audiences, limited := authenticator.AudiencesFrom(ctx)
+	if token == "" || len(token) > convert.MaxTokenBytes || limited && len(audiences) == 0 {
+		// No token is like the first two. The last is good for nobody, whereas no
+		// audiences in a message stand for the API's.
+		return nil, false, nil
+	}
+	answer, err := t.authn.AuthenticateToken(ctx, convert.ToTokenRequest(token, audiences))
+	if err != nil {
+		return nil, false, rpcerr.FromStatus(err, hop)
+	}
+	verdict, err := convert.FromTokenResponse(answer)
+	if err == nil && verdict.Response != nil && limited && len(audiences.Intersect(verdict.Response.Audiences)) == 0 {
+		err = errOtherAudiences
+	}
+	if err != nil {
+		return nil, false, rpcerr.Internal(fmt.Errorf("reading the answer of %s: %w", hop, err))
+	}
+	for _, text := range verdict.Warnings {
+		warning.AddWarning(ctx, "", text)
+	}
+	audit.AddAuditAnnotationsMap(ctx, verdict.Annotations)
+	if verdict.Refusal != "" {
+		return nil, false, errors.New(verdict.Refusal)
+	}
+	return verdict.Response, verdict.Response != nil, nil
+}
