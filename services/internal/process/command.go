@@ -15,6 +15,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -49,6 +50,9 @@ func NewCommand(cfg Config) *cobra.Command {
 	registerLogGates()
 	registry := utilcompatibility.DefaultComponentGlobalsRegistry
 	logOptions := logs.NewOptions()
+	var sections cliflag.NamedFlagSets
+	cfg.AddFlags(&sections)
+	logging, gates := sections.FlagSet("logs"), sections.FlagSet("features")
 	cmd := &cobra.Command{
 		Use:           cfg.Name,
 		Long:          cfg.Long,
@@ -63,14 +67,14 @@ func NewCommand(cfg Config) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			verflag.PrintAndExitIfRequested()
 			if err := registry.Set(); err != nil {
-				return fmt.Errorf("--feature-gates, --emulated-version, --min-compatibility-version: %w", err)
+				return ofFlags(gates, err)
 			}
 			if err := errors.Join(registry.Validate()...); err != nil {
-				return fmt.Errorf("--feature-gates, --emulated-version, --min-compatibility-version: %w", err)
+				return ofFlags(gates, err)
 			}
 			logs.InitLogs()
 			if err := logsapi.ValidateAndApply(logOptions, utilfeature.DefaultFeatureGate); err != nil {
-				return fmt.Errorf("--logging-format and other flags of logs: %w", err)
+				return ofFlags(logging, err)
 			}
 			cliflag.PrintFlags(cmd.Flags())
 			utilfeature.DefaultMutableFeatureGate.AddMetrics()
@@ -80,11 +84,9 @@ func NewCommand(cfg Config) *cobra.Command {
 	}
 	cmd.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc)
 
-	var sections cliflag.NamedFlagSets
-	cfg.AddFlags(&sections)
-	logsapi.AddFlags(logOptions, sections.FlagSet("logs"))
+	logsapi.AddFlags(logOptions, logging)
+	registry.AddFlags(gates)
 	global := sections.FlagSet("global")
-	registry.AddFlags(global)
 	verflag.AddFlags(global)
 	globalflag.AddGlobalFlags(global, cfg.Name, logs.SkipLoggingConfigurationFlags())
 	for _, name := range sections.Order {
@@ -93,6 +95,18 @@ func NewCommand(cfg Config) *cobra.Command {
 	cols, _, _ := term.TerminalSize(cmd.OutOrStdout()) // 0 where there is no terminal
 	cliflag.SetUsageAndHelpFunc(cmd, sections, cols)
 	return cmd
+}
+
+// ofFlags puts the flags of a set that were given before an error that is about
+// one of them.
+func ofFlags(fs *pflag.FlagSet, err error) error {
+	var given []string
+	fs.VisitAll(func(flag *pflag.Flag) {
+		if flag.Changed {
+			given = append(given, "--"+flag.Name)
+		}
+	})
+	return fmt.Errorf("%s: %w", strings.Join(given, ", "), err)
 }
 
 // registerLogGates adds the feature gates of logs to the process' own, unless

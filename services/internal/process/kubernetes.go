@@ -1,6 +1,7 @@
 package process
 
 import (
+	"crypto/tls"
 	"fmt"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,9 +42,14 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Reads the certificates, of which bad ones are to be found now.
+	// Bad certificates are to be found now, and not at the first handshake.
 	if _, err := rest.TLSConfigFor(config); err != nil {
 		return nil, err
+	}
+	if config.CertFile != "" {
+		if _, err := tls.LoadX509KeyPair(config.CertFile, config.KeyFile); err != nil {
+			return nil, fmt.Errorf("certificate %s and key %s: %w", config.CertFile, config.KeyFile, err)
+		}
 	}
 	return config, nil
 }
