@@ -25,12 +25,11 @@ import (
 const hop = "admission"
 
 // budget bounds a call. Requests that change something end after 34 seconds
-// upstream, and one that opens a connection has no end of its own, though each
-// webhook has (30 s at most).
+// upstream. One that opens a connection has no end of its own; each webhook has
+// (30 s at most), and there may be several in a row.
 const budget = time.Minute
 
-// Budgets returns the longest deadlines of the service's methods, for the
-// connection.
+// Budgets returns the longest deadline of each method.
 func Budgets() map[string]time.Duration {
 	return map[string]time.Duration{
 		admissionv1.AdmissionService_Admit_FullMethodName:    budget,
@@ -55,7 +54,7 @@ var (
 	_ admission.ValidationInterface = (*Client)(nil)
 )
 
-// New returns a client on a connection to the service, which the caller closes.
+// New returns a client that calls over conn, which the caller owns.
 func New(conn grpc.ClientConnInterface) *Client {
 	return &Client{Link: dial.Borrowed(hop), stub: admissionv1.NewAdmissionServiceClient(conn), codec: convert.NewCodec()}
 }

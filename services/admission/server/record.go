@@ -10,6 +10,7 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/trigate/trigate/services/admission/internal/convert"
@@ -20,11 +21,15 @@ import (
 // its checks stay in force.
 type recordingAttributes struct {
 	admission.Attributes
+	user user.Info
 
 	// mu guards annotations: validating webhooks add theirs concurrently.
 	mu          sync.Mutex
 	annotations []convert.Annotation
 }
+
+// GetUserInfo returns the user, in a form that package undecided knows again.
+func (a *recordingAttributes) GetUserInfo() user.Info { return a.user }
 
 // AddAnnotation adds an annotation of level Metadata.
 func (a *recordingAttributes) AddAnnotation(key, value string) error {
@@ -85,13 +90,8 @@ func (r *warningRecorder) recorded() []convert.Warning {
 	return slices.Clone(r.warnings)
 }
 
-// builtInObjects returns the interfaces that kube-apiserver's request scope has
-// for the types of a scheme.
-func builtInObjects(request *convert.Request) admission.ObjectInterfaces {
-	return &schemeObjects{scheme: request.BuiltIn, equivalents: request.Equivalents}
-}
-
-// schemeObjects are the object interfaces of built-in types.
+// schemeObjects are the object interfaces of built-in types: as kube-apiserver
+// has it, their scheme knows everything.
 type schemeObjects struct {
 	scheme      *runtime.Scheme
 	equivalents runtime.EquivalentResourceMapper

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
@@ -15,16 +14,14 @@ import (
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
+	"github.com/trigate/trigate/services/admission/internal/custom"
+	"github.com/trigate/trigate/services/admission/internal/undecided"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/serve"
 )
 
 // Name is the service's name in errors and in certificates.
 const Name = "admission"
-
-// budget is the deadline of calls that come without one. kube-apiserver gives a
-// request as much by default (--request-timeout).
-const budget = time.Minute
 
 // Policy returns who may call each method: gateways, and people whom the gates
 // let post to it.
@@ -35,51 +32,39 @@ func Policy() serve.Policy {
 	}
 }
 
-// Budgets returns the deadlines of calls that come without one.
-func Budgets() map[string]time.Duration {
-	return map[string]time.Duration{
-		admissionv1.AdmissionService_Admit_FullMethodName:    budget,
-		admissionv1.AdmissionService_Validate_FullMethodName: budget,
-	}
-}
-
-// Objects makes the object interfaces of custom resources, of which no scheme
-// knows anything.
-type Objects interface {
-	// ForCustomResource returns the interfaces for one request. It does not
-	// block and never returns nil. The result is used by one request, and must
-	// allow concurrent calls.
-	ForCustomResource(ctx context.Context, request *convert.Request) CustomObject
-}
-
-// CustomObject is what plugins are told of a custom resource.
-type CustomObject interface {
-	admission.ObjectInterfaces
-	// Err returns why the plugins may have been told wrong, or nil. It is asked
-	// after they have run.
-	Err() error
-}
-
 // Config is what New needs.
 type Config struct {
-	// Chain is the chain of plugins, with everything upstream wraps around it.
-	Chain admission.Interface
-	// Codec knows the built-in types.
-	Codec *convert.Codec
-	// CustomResources knows the others.
-	CustomResources Objects
+	// Plugins is the chain, with everything upstream wraps around it.
+	Plugins admission.Interface
+	// Definitions knows custom resources.
+	Definitions *custom.Definitions
+	// Questions sees what the plugins ask the authorization gate. Nil: they ask
+	// nothing.
+	Questions *undecided.Tracker
+	// Synced returns whether all that plugins decide from has been read. Until
+	// then nothing is decided. Nil: always.
+	Synced func() bool
 }
 
 // Server answers the admission service's calls. It is safe for concurrent use.
 type Server struct {
 	admissionv1.UnimplementedAdmissionServiceServer
-	cfg Config
+	cfg   Config
+	codec *convert.Codec
 }
 
 var _ admissionv1.AdmissionServiceServer = (*Server)(nil)
 
 // New returns a server.
-func New(cfg Config) *Server { return &Server{cfg: cfg} }
+func New(cfg Config) *Server {
+	if cfg.Questions == nil {
+		cfg.Questions = undecided.NewTracker()
+	}
+	if cfg.Synced == nil {
+		cfg.Synced = func() bool { return true }
+	}
+	return &Server{cfg: cfg, codec: convert.NewCodec()}
+}
 
 // Admit runs the mutating plugins.
 func (s *Server) Admit(ctx context.Context, in *admissionv1.AdmitRequest) (*admissionv1.AdmitResponse, error) {
@@ -87,7 +72,7 @@ func (s *Server) Admit(ctx context.Context, in *admissionv1.AdmitRequest) (*admi
 	if err != nil {
 		return nil, err
 	}
-	chain, ok := s.cfg.Chain.(admission.MutationInterface)
+	chain, ok := s.cfg.Plugins.(admission.MutationInterface)
 	if ok && chain.Handles(call.request.GetOperation()) {
 		call.outcome.Err = chain.Admit(call.ctx, call.attributes, call.objects)
 	}
@@ -113,7 +98,7 @@ func (s *Server) Validate(ctx context.Context, in *admissionv1.ValidateRequest) 
 	if err != nil {
 		return nil, err
 	}
-	chain, ok := s.cfg.Chain.(admission.ValidationInterface)
+	chain, ok := s.cfg.Plugins.(admission.ValidationInterface)
 	if ok && chain.Handles(call.request.GetOperation()) {
 		call.outcome.Err = chain.Validate(call.ctx, call.attributes, call.objects)
 	}
@@ -127,24 +112,24 @@ func (s *Server) Validate(ctx context.Context, in *admissionv1.ValidateRequest) 
 // changed returns the message for the object that the plugins left behind, or
 // nil if it is the one that came.
 func (s *Server) changed(object runtime.Object, m *admissionv1.Attributes, request *convert.Request) (*admissionv1.Object, error) {
-	out, err := s.cfg.Codec.EncodeLike(object, m.GetObject())
+	out, err := s.codec.EncodeLike(object, m.GetObject())
 	if err != nil || out == nil || m.GetObject().GetEncoding() != admissionv1.Encoding_ENCODING_JSON {
 		return out, err
 	}
 	// JSON can be written in many ways, and people write it. Only a difference
 	// to what our own writing of it says is one.
-	original, err := s.cfg.Codec.DecodeObject("attributes.object", m.GetObject(), request.GetResource())
+	original, err := s.codec.DecodeObject("attributes.object", m.GetObject(), request.GetResource())
 	if err != nil {
 		return nil, err
 	}
-	before, err := s.cfg.Codec.EncodeLike(original, m.GetObject())
+	before, err := s.codec.EncodeLike(original, m.GetObject())
 	if err != nil {
 		return nil, err
 	}
 	if before == nil {
 		return out, nil
 	}
-	again, err := s.cfg.Codec.EncodeLike(object, before)
+	again, err := s.codec.EncodeLike(object, before)
 	if again == nil {
 		return nil, err
 	}
@@ -157,29 +142,31 @@ type call struct {
 	request    *convert.Request
 	attributes *recordingAttributes
 	objects    admission.ObjectInterfaces
-	custom     CustomObject
+	custom     *custom.Objects
+	questions  *undecided.Request
 	warnings   *warningRecorder
 	outcome    convert.Outcome
 }
 
 func (s *Server) newCall(ctx context.Context, m *admissionv1.Attributes) (*call, error) {
-	request, err := s.cfg.Codec.DecodeAttributes("attributes", m)
+	request, err := s.codec.DecodeAttributes("attributes", m)
 	if err != nil {
 		return nil, err
 	}
-	c := &call{
-		request:    request,
-		attributes: &recordingAttributes{Attributes: request.Attributes},
-		warnings:   &warningRecorder{},
+	if !s.cfg.Synced() {
+		return nil, rpcerr.NotSynced(Name, "its informers have not read everything yet")
 	}
+	c := &call{request: request, warnings: &warningRecorder{}}
 	if request.BuiltIn != nil {
-		c.objects = builtInObjects(request)
+		c.objects = &schemeObjects{scheme: request.BuiltIn, equivalents: request.Equivalents}
 	} else {
-		c.custom = s.cfg.CustomResources.ForCustomResource(ctx, request)
+		c.custom = s.cfg.Definitions.For(ctx, request.GetResource(), request.Equivalents)
 		c.objects = c.custom
 	}
 	// Some plugins annotate the audit event directly, and not the attributes.
-	c.ctx = warning.WithWarningRecorder(audit.WithAuditContext(ctx), c.warnings)
+	ctx = warning.WithWarningRecorder(audit.WithAuditContext(ctx), c.warnings)
+	c.attributes = &recordingAttributes{Attributes: request.Attributes}
+	c.ctx, c.attributes.user, c.questions = s.cfg.Questions.Begin(ctx, request.GetUserInfo())
 	return c, nil
 }
 
@@ -193,22 +180,18 @@ func (c *call) end() (*admissionv1.Outcome, error) {
 	return convert.EncodeOutcome(c.outcome), nil
 }
 
-// undecided returns why the chain's result is not a decision, or nil. A plugin
-// that gave up since the request's time was over, or since it could not ask
-// another gate, says nothing about the request.
+// undecided returns why the chain's result is not a decision, or nil.
 func (c *call) undecided() error {
-	if c.custom != nil && c.custom.Err() != nil {
-		return rpcerr.NotSynced(Name, "custom resource definitions")
-	}
-	err := c.outcome.Err
-	if err == nil {
-		return nil
-	}
-	if c.ctx.Err() != nil && errors.Is(err, c.ctx.Err()) {
+	if err := c.questions.Err(); err != nil {
 		return err
 	}
-	if known, ok := rpcerr.As(err); ok {
-		return known
+	if c.custom != nil && c.custom.Err() != nil {
+		return rpcerr.NotSynced(Name, "the definition of "+c.request.GetResource().GroupResource().String()+" is not known here")
+	}
+	// A plugin that gave up since the time was over says nothing about the
+	// request.
+	if ended := c.ctx.Err(); ended != nil && errors.Is(c.outcome.Err, ended) {
+		return ended
 	}
 	return nil
 }

@@ -1,0 +1,199 @@
+// Package chain builds kube-apiserver's chain of admission plugins, from
+// kube-apiserver's options and by kube-apiserver's code.
+package chain
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
+	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	genericapiserver "k8s.io/apiserver/pkg/server"
+	genericoptions "k8s.io/apiserver/pkg/server/options"
+	"k8s.io/apiserver/pkg/util/compatibility"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
+	"k8s.io/apiserver/pkg/util/proxy"
+	"k8s.io/apiserver/pkg/util/webhook"
+	cacheddiscovery "k8s.io/client-go/discovery/cached/memory"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+	basecompatibility "k8s.io/component-base/compatibility"
+	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
+	"k8s.io/kubernetes/pkg/api/legacyscheme"
+	"k8s.io/kubernetes/pkg/controlplane"
+	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
+	controlplaneadmission "k8s.io/kubernetes/pkg/controlplane/apiserver/admission"
+	kubeadmission "k8s.io/kubernetes/pkg/kubeapiserver/admission"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+
+	"github.com/trigate/trigate/services/admission/internal/custom"
+)
+
+// mapperResetInterval is how often upstream forgets what discovery said.
+const mapperResetInterval = 30 * time.Second
+
+// Config is what New needs.
+type Config struct {
+	// Admission are the plugins and their configuration.
+	Admission *kubeoptions.AdmissionOptions
+	// APIs says which APIs are on, for quota.
+	APIs *genericoptions.APIEnablementOptions
+	// Egress says how webhooks are reached.
+	Egress *genericoptions.EgressSelectorOptions
+	// AggregatorRouting has webhooks behind a service called at one of its
+	// endpoints and not at its cluster IP.
+	AggregatorRouting bool
+
+	// Kubernetes, Dynamic and Extensions are clients of the gateway's API.
+	Kubernetes kubernetes.Interface
+	Dynamic    dynamic.Interface
+	Extensions apiextensionsclient.Interface
+	// Loopback says how the gateway's API is reached. A webhook or conversion
+	// that names the service default/kubernetes is called there.
+	Loopback *rest.Config
+	// Informers and ExtensionInformers are what plugins read. The caller starts
+	// them, after New.
+	Informers          informers.SharedInformerFactory
+	ExtensionInformers apiextensionsinformers.SharedInformerFactory
+	// Authorizer answers the plugins' questions on what users may do.
+	Authorizer authorizer.Authorizer
+	// ServerID tells this process from others in metrics.
+	ServerID string
+}
+
+// Chain is the chain of plugins.
+type Chain struct {
+	// Plugins is the chain with its metrics and reinvocation.
+	Plugins admission.Interface
+	// Definitions knows custom resources.
+	Definitions *custom.Definitions
+
+	mapper *restmapper.DeferredDiscoveryRESTMapper
+	stop   chan struct{}
+}
+
+// New builds the chain. Its plugins start goroutines at once; Run owns them and
+// must be called.
+func New(cfg Config) (*Chain, error) {
+	c := &Chain{
+		mapper: restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Kubernetes.Discovery())),
+		stop:   make(chan struct{}),
+	}
+	generic := genericapiserver.NewConfig(legacyscheme.Codecs)
+	generic.EffectiveVersion = compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
+	generic.FeatureGate = utilfeature.DefaultFeatureGate
+	generic.Authorization.Authorizer = cfg.Authorizer
+	generic.LoopbackClientConfig = cfg.Loopback
+	if cfg.ServerID != "" {
+		generic.APIServerID = cfg.ServerID
+	}
+	if err := cfg.Egress.ApplyTo(generic); err != nil {
+		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
+	}
+	if err := cfg.APIs.ApplyTo(generic, controlplane.DefaultAPIResourceConfigSource(), legacyscheme.Scheme); err != nil {
+		return nil, fmt.Errorf("--runtime-config: %w", err)
+	}
+	resolver, err := serviceResolver(cfg)
+	if err != nil {
+		return nil, err
+	}
+	transport := controlplaneapiserver.CreateProxyTransport()
+	initializers, err := c.initializers(cfg, generic, transport, resolver)
+	if err != nil {
+		return nil, err
+	}
+	c.Definitions, err = custom.New(custom.Config{
+		Definitions:     cfg.ExtensionInformers.Apiextensions().V1().CustomResourceDefinitions(),
+		Client:          cfg.Extensions,
+		ServiceResolver: resolver,
+		Authentication:  webhook.NewDefaultAuthenticationInfoResolverWrapper(transport, generic.EgressSelector, cfg.Loopback, generic.TracerProvider),
+	})
+	if err != nil {
+		return nil, err
+	}
+	err = cfg.Admission.ApplyTo(generic, cfg.Informers, cfg.Kubernetes, cfg.Dynamic,
+		utilfeature.DefaultFeatureGate, generic.EffectiveVersion, initializers...)
+	if err != nil {
+		close(c.stop) // some plugins may be running
+		return nil, err
+	}
+	c.Plugins = generic.AdmissionControl
+	return c, nil
+}
+
+// initializers returns what kube-apiserver gives its plugins beyond what the
+// generic options give them.
+func (c *Chain) initializers(cfg Config, generic *genericapiserver.Config, transport *http.Transport, resolver webhook.ServiceResolver) ([]admission.PluginInitializer, error) {
+	forGeneric := controlplaneadmission.Config{
+		ExternalInformers:    cfg.Informers,
+		LoopbackClientConfig: cfg.Loopback,
+		APIResourceConfig:    generic.MergedResourceConfig,
+	}
+	initializers, err := forGeneric.New(transport, generic.EgressSelector, resolver, generic.TracerProvider)
+	if err != nil {
+		return nil, fmt.Errorf("preparing the plugins: %w", err)
+	}
+	forKube := kubeadmission.Config{}
+	kubeInitializers, err := forKube.New()
+	if err != nil {
+		return nil, fmt.Errorf("preparing the plugins: %w", err)
+	}
+	return append(append(initializers, kubeInitializers...), lifecycle{c}), nil
+}
+
+// lifecycle ties the plugins to Run. Upstream ties them to an API server: they
+// end when its requests have drained, and a post-start hook of it makes them
+// forget what discovery said. Neither happens to a server that never runs, so
+// this comes after upstream's initializers and says otherwise.
+type lifecycle struct{ chain *Chain }
+
+var _ admission.PluginInitializer = lifecycle{}
+
+// Initialize tells a plugin when it has to end, and how kinds are found.
+func (l lifecycle) Initialize(plugin admission.Interface) {
+	if wants, ok := plugin.(initializer.WantsDrainedNotification); ok {
+		wants.SetDrainedNotification(l.chain.stop)
+	}
+	if wants, ok := plugin.(initializer.WantsRESTMapper); ok {
+		wants.SetRESTMapper(l.chain.mapper)
+	}
+}
+
+// Run makes the plugins forget now and then what discovery said, as upstream's
+// post-start hook does, and ends them when ctx ends. It can be called once.
+func (c *Chain) Run(ctx context.Context) error {
+	defer close(c.stop)
+	wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
+	return nil
+}
+
+// serviceResolver returns how kube-apiserver finds the webhooks that are behind
+// a service.
+func serviceResolver(cfg Config) (webhook.ServiceResolver, error) {
+	services := cfg.Informers.Core().V1().Services().Lister()
+	var resolver webhook.ServiceResolver
+	if cfg.AggregatorRouting {
+		slices, err := proxy.NewEndpointSliceIndexerGetter(cfg.Informers.Discovery().V1().EndpointSlices())
+		if err != nil {
+			return nil, fmt.Errorf("--enable-aggregator-routing: %w", err)
+		}
+		resolver = aggregatorapiserver.NewEndpointServiceResolver(services, slices)
+	} else {
+		resolver = aggregatorapiserver.NewClusterIPServiceResolver(services)
+	}
+	gateway, err := url.Parse(cfg.Loopback.Host)
+	if err != nil {
+		return nil, fmt.Errorf("--kubeconfig: server %q: %w", cfg.Loopback.Host, err)
+	}
+	return aggregatorapiserver.NewLoopbackServiceResolver(resolver, gateway), nil
+}
