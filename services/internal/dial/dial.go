@@ -138,6 +138,7 @@ func dialOptions(cfg Config) ([]grpc.DialOption, error) {
 	}
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(creds),
+		grpc.WithAuthority(cfg.ServerName),
 		grpc.WithDisableServiceConfig(), // what DNS says of it
 		grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithIdleTimeout(0),

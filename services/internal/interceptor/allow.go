@@ -236,8 +236,7 @@ func authenticated(person user.Info) user.Info {
 // bearerToken returns the token of the call's authorization metadata, or "".
 // It reads the value as upstream reads the HTTP header.
 func bearerToken(ctx context.Context) string {
-	md, _ := metadata.FromIncomingContext(ctx)
-	values := md.Get("authorization")
+	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if len(values) == 0 {
 		return ""
 	}

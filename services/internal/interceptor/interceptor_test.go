@@ -58,7 +58,7 @@ type serverStream struct {
 func (s *serverStream) Context() context.Context { return s.ctx }
 
 func (s *serverStream) RecvMsg(message any) error {
-	*(message.(*string)) = "message"
+	*message.(*string) = "message"
 	return nil
 }
 

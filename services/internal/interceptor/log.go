@@ -79,8 +79,7 @@ func withAuditID(ctx context.Context, id string) context.Context {
 }
 
 func incomingAuditID(ctx context.Context) string {
-	md, _ := metadata.FromIncomingContext(ctx)
-	if ids := md.Get(AuditIDKey); len(ids) > 0 {
+	if ids := metadata.ValueFromIncomingContext(ctx, AuditIDKey); len(ids) > 0 {
 		if id := CleanAuditID(ids[0]); id != "" {
 			return id
 		}

@@ -55,9 +55,9 @@ func (c *clientCreds) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo,
 	return nil, nil, errors.New("client credentials used by a server")
 }
 
-// Info says which protocol this is and which name is verified.
+// Info says which protocol this is.
 func (c *clientCreds) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls", ServerName: c.cfg.ServerName}
+	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
 }
 
 // Clone returns credentials that read the same files.

@@ -139,7 +139,9 @@ type reloaded[T any] struct {
 func (r *reloaded[T]) current() *T {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.readLocked()
+	// What is wrong with the files is logged already, and the value is the last
+	// usable one then.
+	_ = r.readLocked()
 	return r.value
 }
 

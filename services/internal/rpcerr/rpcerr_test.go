@@ -84,7 +84,8 @@ func TestRoundTrip(t *testing.T) {
 			err      *Error
 			wantCode codes.Code
 			want     Error
-		}) bool {
+		},
+		) bool {
 			return c.err.Reason == row.reason
 		}) {
 			t.Errorf("row %s has no case", row.reason)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
 	"k8s.io/klog/v2"
 )
 
@@ -48,7 +49,8 @@ func (s *Server) Run(ctx context.Context, tasks ...Task) error {
 	defer stop()
 	group, failed := errgroup.WithContext(running)
 	group.Go(func() error {
-		if err := s.grpc.Serve(listener); err != nil {
+		// It is stopped already if ctx had ended before Run began.
+		if err := s.grpc.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serving gRPC on %s: %w", listener.Addr(), err)
 		}
 		return nil

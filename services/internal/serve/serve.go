@@ -165,7 +165,8 @@ var _ grpc.ServiceRegistrar = (*Server)(nil)
 // checkedFile is a TLS file that Run looks at now and then, so that a bad one
 // is known before the next handshake.
 type checkedFile struct {
-	path string
+	// kind is the file's label in metrics.
+	kind string
 	file interface{ Check() error }
 }
 
@@ -245,15 +246,18 @@ func (s *Server) transport() (grpc.ServerOption, error) {
 	if tlsConfig.PeerCAs, err = mtls.NewBundle(s.cfg.PeerCAFile); err != nil {
 		return nil, err
 	}
-	s.files = []checkedFile{{s.cfg.CertFile, tlsConfig.Serving}, {s.cfg.PeerCAFile, tlsConfig.PeerCAs}}
+	s.files = []checkedFile{{"serving", tlsConfig.Serving}, {"peer-ca", tlsConfig.PeerCAs}}
 	if s.cfg.ClientCAFile != "" {
 		if tlsConfig.ClientCAs, err = mtls.NewBundle(s.cfg.ClientCAFile); err != nil {
 			return nil, err
 		}
-		s.files = append(s.files, checkedFile{s.cfg.ClientCAFile, tlsConfig.ClientCAs})
+		s.files = append(s.files, checkedFile{"client-ca", tlsConfig.ClientCAs})
 	}
 	creds, err := mtls.ServerCredentials(tlsConfig)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.registerTLSMetrics(tlsConfig.Serving); err != nil {
 		return nil, err
 	}
 	return grpc.Creds(creds), nil

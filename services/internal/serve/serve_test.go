@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -268,7 +269,7 @@ func TestDeadlineOfACallWithoutOne(t *testing.T) {
 		deadline, _ := ctx.Deadline()
 		return time.Until(deadline).Round(time.Minute).String(), nil
 	}}))
-	// A plain client: package dial never sends a call without a deadline.
+	// Package dial itself never sends a unary call without a deadline.
 	conn := r.DialReady(t, "gateway")
 	got, err := servetest.Say(t.Context(), withoutDeadline{conn}, "")
 	if err != nil || got != "1h0m0s" {
@@ -533,6 +534,8 @@ func TestCertificatesAreReloadedWhileServing(t *testing.T) {
 	cfg := config()
 	serving := pki.Process(t, "authz")
 	cfg.CertFile, cfg.KeyFile = serving.CertFile, serving.KeyFile
+	registry := prometheus.NewPedanticRegistry()
+	cfg.Registerer = registry
 	r := servetest.Start(t, pki, cfg, register(&servetest.Echo{}))
 	old := r.DialReady(t, "gateway")
 	client := pki.Process(t, "gateway")
@@ -568,14 +571,42 @@ func TestCertificatesAreReloadedWhileServing(t *testing.T) {
 	if err := say(next.Gates.File, nextClient); err != nil {
 		t.Errorf("Say() after a bad file = %v, want nil", err)
 	}
+	want := `
+		# HELP trigate_tls_file_usable 1 if what the TLS file holds now is in force, 0 if it is unusable and older content is.
+		# TYPE trigate_tls_file_usable gauge
+		trigate_tls_file_usable{file="client-ca",service="authz"} 1
+		trigate_tls_file_usable{file="peer-ca",service="authz"} 1
+		trigate_tls_file_usable{file="serving",service="authz"} 0
+	`
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "trigate_tls_file_usable"); err != nil {
+		t.Error(err)
+	}
 	if _, err := servetest.Say(t.Context(), old, "hello"); err != nil {
 		t.Errorf("Say() over the old connection = %v, want nil", err)
 	}
 }
 
+func TestRunAfterTheEnd(t *testing.T) {
+	pki := servetest.NewPKI(t)
+	cfg := config()
+	cert := pki.Process(t, "authz")
+	cfg.CertFile, cfg.KeyFile, cfg.PeerCAFile = cert.CertFile, cert.KeyFile, pki.Gates.File
+	cfg.Listener = servetest.Listen(t)
+	s, err := serve.New(cfg)
+	if err != nil {
+		t.Fatalf("New() = %v, want nil", err)
+	}
+	(&servetest.Echo{}).Register(s)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Run(ctx); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+}
+
 func TestRunNamesAnAddressInUse(t *testing.T) {
 	taken := servetest.Listen(t)
-	defer taken.Close()
+	t.Cleanup(func() { _ = taken.Close() })
 	pki := servetest.NewPKI(t)
 	cert := pki.Process(t, "authz")
 	s, err := serve.New(serve.Config{
