@@ -24,9 +24,6 @@ import (
 	"github.com/trigate/trigate/services/internal/serve"
 )
 
-// hop is the service's name in errors.
-const hop = "authn"
-
 // Policy says who may call which method. A gateway may call all of them. The
 // other services ask who calls them; they issue no tokens.
 func Policy() serve.Policy {
@@ -56,8 +53,6 @@ type Config struct {
 	Tokens authenticator.Token
 	// Keys sign and verify service-account tokens.
 	Keys Keys
-	// Synced returns whether Tokens has read what it decides by.
-	Synced func() bool
 	// MaxTokenLifetime is how long a token may be valid that IssueToken signs. 0:
 	// as long as kube-apiserver's API allows.
 	MaxTokenLifetime time.Duration
@@ -87,10 +82,6 @@ func (s *Server) AuthenticateToken(ctx context.Context, request *authnv1.Authent
 	token, audiences, err := convert.FromTokenRequest(request)
 	if err != nil {
 		return nil, err
-	}
-	if !s.cfg.Synced() {
-		// An object that has not been read yet is not one that is missing.
-		return nil, rpcerr.NotSynced(hop, "informers")
 	}
 	if len(audiences) > 0 {
 		ctx = authenticator.WithAudiences(ctx, audiences)

@@ -75,6 +75,23 @@ var (
 	_ serviceaccount.TokenGenerator   = (*Keys)(nil)
 )
 
+// VerificationKeyError is an error about the verification keys, and not the key
+// that signs.
+type VerificationKeyError struct {
+	// File has the keys.
+	File string
+	// Err is why it cannot be used.
+	Err error
+}
+
+// Error names the file and says why.
+func (e *VerificationKeyError) Error() string {
+	return fmt.Sprintf("reading service-account verification keys %s: %v", e.File, e.Err)
+}
+
+// Unwrap returns why.
+func (e *VerificationKeyError) Unwrap() error { return e.Err }
+
 // Load reads the keys. An error names the file, and never holds what is in it.
 func Load(cfg Config) (*Keys, error) {
 	if cfg.Registerer == nil {
@@ -106,10 +123,13 @@ func (k *Keys) files() []string {
 
 func (k *Keys) read() ([][]byte, error) {
 	var contents [][]byte
-	for _, path := range k.files() {
+	for i, path := range k.files() {
 		content, err := os.ReadFile(path)
-		if err != nil {
-			return nil, fmt.Errorf("reading service-account key: %w", err)
+		switch {
+		case err != nil && i == 0:
+			return nil, fmt.Errorf("reading service-account signing key: %w", err)
+		case err != nil:
+			return nil, &VerificationKeyError{File: path, Err: err}
 		}
 		contents = append(contents, content)
 	}
@@ -130,7 +150,7 @@ func (k *Keys) parse(contents [][]byte) (*set, error) {
 	for i, content := range contents[1:] {
 		public, err := keyutil.ParsePublicKeysPEM(content)
 		if err != nil {
-			return nil, fmt.Errorf("reading service-account verification keys %s: %w", k.cfg.VerificationKeyFiles[i], err)
+			return nil, &VerificationKeyError{File: k.cfg.VerificationKeyFiles[i], Err: err}
 		}
 		verification = append(verification, public...)
 	}
@@ -140,7 +160,7 @@ func (k *Keys) parse(contents [][]byte) (*set, error) {
 	}
 	public, err := serviceaccount.StaticPublicKeysGetter(verification)
 	if err != nil {
-		return nil, fmt.Errorf("reading service-account verification keys %v: %w", k.cfg.VerificationKeyFiles, err)
+		return nil, fmt.Errorf("reading service-account verification keys: %w", err)
 	}
 	return &set{generator: generator, public: public, since: time.Now()}, nil
 }
