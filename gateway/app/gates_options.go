@@ -1,0 +1,92 @@
+package app
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/pflag"
+
+	"github.com/trigate/trigate/gateway/stage"
+)
+
+// GatesOptions say where the three services are and how the gateway proves to
+// them who it is.
+type GatesOptions struct {
+	// AuthnEndpoint, AuthzEndpoint and AdmissionEndpoint are gRPC targets, or lists
+	// of host:port separated by commas.
+	AuthnEndpoint     string
+	AuthzEndpoint     string
+	AdmissionEndpoint string
+	// CAFile holds the CAs that the services' certificates, both as servers and as
+	// clients of this gateway, are verified with.
+	CAFile string
+	// ClientCertFile and ClientKeyFile are the certificate by which the services
+	// know the gateway.
+	ClientCertFile string
+	ClientKeyFile  string
+}
+
+// NewGatesOptions returns the defaults: the services on their usual ports of this
+// machine.
+func NewGatesOptions() *GatesOptions {
+	return &GatesOptions{
+		AuthnEndpoint:     "127.0.0.1:7441",
+		AuthzEndpoint:     "127.0.0.1:7442",
+		AdmissionEndpoint: "127.0.0.1:7443",
+	}
+}
+
+// AddFlags binds the options to flags.
+func (o *GatesOptions) AddFlags(fs *pflag.FlagSet) {
+	const endpoint = "A gRPC target (dns:///host:port, host:port), or several host:port separated by commas."
+	fs.StringVar(&o.AuthnEndpoint, "authn-endpoint", o.AuthnEndpoint,
+		"Where trigate-authn listens. "+endpoint)
+	fs.StringVar(&o.AuthzEndpoint, "authz-endpoint", o.AuthzEndpoint,
+		"Where trigate-authz listens. "+endpoint)
+	fs.StringVar(&o.AdmissionEndpoint, "admission-endpoint", o.AdmissionEndpoint,
+		"Where trigate-admission listens. "+endpoint)
+	fs.StringVar(&o.CAFile, "gates-ca-file", o.CAFile,
+		"File with the CAs that sign the certificates of the services. Read anew when it changes.")
+	fs.StringVar(&o.ClientCertFile, "gates-client-cert-file", o.ClientCertFile,
+		"File with the certificate by which the services know this gateway. Read anew when it changes.")
+	fs.StringVar(&o.ClientKeyFile, "gates-client-key-file", o.ClientKeyFile,
+		"File with the key of --gates-client-cert-file.")
+}
+
+// Validate returns everything that is wrong with the options.
+func (o *GatesOptions) Validate() []error {
+	var errs []error
+	for flag, endpoint := range map[string]string{
+		"--authn-endpoint":     o.AuthnEndpoint,
+		"--authz-endpoint":     o.AuthzEndpoint,
+		"--admission-endpoint": o.AdmissionEndpoint,
+	} {
+		if endpoint == "" {
+			errs = append(errs, fmt.Errorf("%s: required", flag))
+		}
+	}
+	for flag, file := range map[string]string{
+		"--gates-ca-file":          o.CAFile,
+		"--gates-client-cert-file": o.ClientCertFile,
+		"--gates-client-key-file":  o.ClientKeyFile,
+	} {
+		if file == "" {
+			errs = append(errs, fmt.Errorf("%s: required", flag))
+		} else if _, err := os.ReadFile(file); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
+		}
+	}
+	return errs
+}
+
+// config returns what the stages need of the options.
+func (o *GatesOptions) config() stage.GatesConfig {
+	return stage.GatesConfig{
+		AuthnEndpoint:     o.AuthnEndpoint,
+		AuthzEndpoint:     o.AuthzEndpoint,
+		AdmissionEndpoint: o.AdmissionEndpoint,
+		CAFile:            o.CAFile,
+		ClientCertFile:    o.ClientCertFile,
+		ClientKeyFile:     o.ClientKeyFile,
+	}
+}

@@ -1,0 +1,52 @@
+package stage
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	genericapiserver "k8s.io/apiserver/pkg/server"
+)
+
+// loopback sets up the client by which the server calls itself: protobuf, and no
+// compression on a local network.
+//
+// Its writes wait until the gates can take them, for as long as the caller's
+// context lasts. Upstream's hooks that write the bootstrap roles and priority
+// classes end the process when their writes fail for 30 s; a service that comes
+// later than that must not.
+func loopback(config *genericapiserver.Config, waitForWrites func(context.Context) error) error {
+	client := config.LoopbackClientConfig
+	if client == nil {
+		return errors.New("secure serving is off, and nothing else could serve")
+	}
+	client.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
+	client.DisableCompression = true
+	client.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return &gatedWrites{next: next, wait: waitForWrites}
+	})
+	return nil
+}
+
+// gatedWrites holds back requests that change something until wait returns.
+type gatedWrites struct {
+	next http.RoundTripper
+	wait func(context.Context) error
+}
+
+var _ http.RoundTripper = (*gatedWrites)(nil)
+
+// RoundTrip implements http.RoundTripper. It is safe for concurrent use.
+func (g *gatedWrites) RoundTrip(req *http.Request) (*http.Response, error) {
+	switch req.Method {
+	case http.MethodGet, http.MethodHead, http.MethodOptions:
+	default:
+		if err := g.wait(req.Context()); err != nil {
+			return nil, err
+		}
+	}
+	return g.next.RoundTrip(req)
+}
+
+// WrappedRoundTripper lets client-go find the transport below.
+func (g *gatedWrites) WrappedRoundTripper() http.RoundTripper { return g.next }
