@@ -189,6 +189,7 @@ func TestEnsureConfiguredNames(t *testing.T) {
 // TestEnsureMends starts from a complete directory, changes it or lets time pass,
 // and says which files a further Ensure writes.
 func TestEnsureMends(t *testing.T) {
+	complete := completeAt(t, start)
 	for _, tt := range []struct {
 		name   string
 		change func(t *testing.T, layout *pki.Layout, config *pki.Config)
@@ -297,8 +298,8 @@ func TestEnsureMends(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clock := clocktesting.NewFakePassiveClock(start)
-			config := pki.Config{Dir: t.TempDir(), Clock: clock}
-			layout := ensure(t, config)
+			config := pki.Config{Dir: copyOf(t, complete), Clock: clock}
+			layout := &pki.Layout{Dir: config.Dir}
 			before := snapshot(t, config.Dir)
 			if tt.change != nil {
 				tt.change(t, layout, &config)
@@ -359,6 +360,7 @@ func TestEnsureNeverOutlivesAuthority(t *testing.T) {
 func TestEnsureBrokenFiles(t *testing.T) {
 	clock := clocktesting.NewFakePassiveClock(start)
 	other := ensure(t, pki.Config{Dir: t.TempDir(), Clock: clock})
+	complete := completeAt(t, start)
 	for _, tt := range []struct {
 		name   string
 		damage func(t *testing.T, layout *pki.Layout)
@@ -451,8 +453,8 @@ func TestEnsureBrokenFiles(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			clock.SetTime(start)
-			config := pki.Config{Dir: t.TempDir(), Clock: clock}
-			tt.damage(t, ensure(t, config))
+			config := pki.Config{Dir: copyOf(t, complete), Clock: clock}
+			tt.damage(t, &pki.Layout{Dir: config.Dir})
 			clock.SetTime(start.Add(tt.after))
 			before := snapshot(t, config.Dir)
 			_, err := pki.Ensure(t.Context(), config)
@@ -516,6 +518,22 @@ func ensure(t *testing.T, config pki.Config) *pki.Layout {
 		t.Fatal(err)
 	}
 	return layout
+}
+
+// completeAt is a directory made at some time. Tests that need many begin with
+// copies of one, since making an RSA key takes its time.
+func completeAt(t *testing.T, when time.Time) string {
+	t.Helper()
+	return ensure(t, pki.Config{Dir: t.TempDir(), Clock: clocktesting.NewFakePassiveClock(when)}).Dir
+}
+
+func copyOf(t *testing.T, dir string) string {
+	t.Helper()
+	target := filepath.Join(t.TempDir(), "pki")
+	if err := os.CopyFS(target, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return target
 }
 
 // verify checks the chain at the time when the certificate begins.
