@@ -106,7 +106,7 @@ func AttributesFromProto(field string, m *authzv1.Attributes) (authorizer.Attrib
 	if m == nil {
 		return authorizer.AttributesRecord{}, rpcerr.InvalidArgument(field, "is required")
 	}
-	r := reader{dec: identity.NewDecoder(m.GetPercentEncoded())}
+	r := newReader(m.GetPercentEncoded())
 	record := authorizer.AttributesRecord{
 		Verb:                      r.string(field, ".verb", m.GetVerb()),
 		ResourceRequest:           m.GetResourceRequest(),

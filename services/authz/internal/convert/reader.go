@@ -22,32 +22,33 @@ const (
 // reader reads the strings of one message, and remembers the first that cannot
 // be used.
 type reader struct {
-	dec *identity.Decoder
-	err *rpcerr.Error
+	encoded bool
+	dec     *identity.Decoder
+	err     *rpcerr.Error
+}
+
+// newReader returns the reader of a message with this percent_encoded field.
+func newReader(encoded bool) *reader {
+	return &reader{encoded: encoded, dec: identity.NewDecoder(encoded)}
 }
 
 // string reads one string. The field's name is in two parts, so that it costs
 // nothing while all is well.
 func (r *reader) string(parent, field, s string) string {
-	if len(s) == 0 {
-		return ""
+	if r.encoded {
+		s = r.dec.String(parent+field, s)
 	}
-	decoded := r.dec.String(parent+field, s)
-	if len(decoded) > maxStringBytes {
-		r.fail(parent+field, "has %d bytes, at most %d are accepted", len(decoded), maxStringBytes)
+	if len(s) > maxStringBytes {
+		r.fail(parent+field, "has %d bytes, at most %d are accepted", len(s), maxStringBytes)
 	}
-	return decoded
+	return s
 }
 
 func (r *reader) strings(field string, strs []string) []string {
 	if len(strs) == 0 || !r.count(field, len(strs)) {
 		return nil
 	}
-	out := make([]string, len(strs))
-	for i, s := range strs {
-		out[i] = r.dec.String(field, s)
-	}
-	return out
+	return r.dec.Strings(field, strs)
 }
 
 // count reports whether a repeated field has an acceptable number of items.
@@ -83,7 +84,7 @@ func UserFromProto(field string, m *authnv1.UserInfo) (user.Info, error) {
 	if m == nil {
 		return nil, rpcerr.InvalidArgument(field, "is required")
 	}
-	r := reader{dec: identity.NewDecoder(false)}
+	r := newReader(false)
 	r.count(field+".groups", len(m.GetGroups()))
 	r.count(field+".extra", len(m.GetExtra()))
 	for i, entry := range m.GetExtra() {

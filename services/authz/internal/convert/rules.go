@@ -33,7 +33,7 @@ func RulesRequestToProto(u user.Info, namespace string) *authzv1.ListRulesReques
 // RulesRequestFromProto returns whose rules a message asks for, and where. An
 // error is an InvalidArgument that names the field.
 func RulesRequestFromProto(m *authzv1.ListRulesRequest) (user.Info, string, error) {
-	r := reader{dec: identity.NewDecoder(m.GetPercentEncoded())}
+	r := newReader(m.GetPercentEncoded())
 	namespace := r.string("", "namespace", m.GetNamespace())
 	if err := r.failure(); err != nil {
 		return nil, "", err
