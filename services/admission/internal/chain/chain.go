@@ -14,7 +14,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/apiserver/pkg/util/compatibility"
@@ -67,8 +69,6 @@ type Config struct {
 	ExtensionInformers apiextensionsinformers.SharedInformerFactory
 	// Authorizer answers the plugins' questions on what users may do.
 	Authorizer authorizer.Authorizer
-	// ServerID tells this process from others in metrics.
-	ServerID string
 }
 
 // Chain is the chain of plugins.
@@ -82,8 +82,8 @@ type Chain struct {
 	stop   chan struct{}
 }
 
-// New builds the chain. Its plugins start goroutines at once; Run owns them and
-// must be called.
+// New builds the chain. Its plugins start goroutines at once, which end when Run
+// does or by Close: one of them must be called, once.
 func New(cfg Config) (*Chain, error) {
 	c := &Chain{
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Kubernetes.Discovery())),
@@ -94,9 +94,6 @@ func New(cfg Config) (*Chain, error) {
 	generic.FeatureGate = utilfeature.DefaultFeatureGate
 	generic.Authorization.Authorizer = cfg.Authorizer
 	generic.LoopbackClientConfig = cfg.Loopback
-	if cfg.ServerID != "" {
-		generic.APIServerID = cfg.ServerID
-	}
 	if err := cfg.Egress.ApplyTo(generic); err != nil {
 		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
 	}
@@ -170,10 +167,15 @@ func (l lifecycle) Initialize(plugin admission.Interface) {
 }
 
 // Run makes the plugins forget now and then what discovery said, as upstream's
-// post-start hook does, and ends them when ctx ends. It can be called once.
+// post-start hook does, and ends them when ctx ends.
 func (c *Chain) Run(ctx context.Context) error {
-	defer close(c.stop)
 	wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
+	return c.Close()
+}
+
+// Close ends the plugins of a chain that is not run.
+func (c *Chain) Close() error {
+	close(c.stop)
 	return nil
 }
 
@@ -196,4 +198,33 @@ func serviceResolver(cfg Config) (webhook.ServiceResolver, error) {
 		return nil, fmt.Errorf("--kubeconfig: server %q: %w", cfg.Loopback.Host, err)
 	}
 	return aggregatorapiserver.NewLoopbackServiceResolver(resolver, gateway), nil
+}
+
+// privileged lets the members of system:masters do everything without asking
+// anybody, as kube-apiserver does.
+type privileged struct {
+	authorizer.Authorizer
+	masters authorizer.UnconditionalAuthorizer
+}
+
+// Authorizer returns what plugins are to ask: next, but not about the members
+// of system:masters.
+func Authorizer(next authorizer.Authorizer) authorizer.Authorizer {
+	return &privileged{Authorizer: next, masters: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)}
+}
+
+// Authorize decides.
+func (p *privileged) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	if decision, reason, err := p.masters.Authorize(ctx, a); decision == authorizer.DecisionAllow {
+		return decision, reason, err
+	}
+	return p.Authorizer.Authorize(ctx, a)
+}
+
+// ConditionsAwareAuthorize decides.
+func (p *privileged) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
+	if decision, reason, err := p.masters.Authorize(ctx, a); decision == authorizer.DecisionAllow {
+		return authorizer.ConditionsAwareDecisionFromParts(decision, reason, err)
+	}
+	return p.Authorizer.ConditionsAwareAuthorize(ctx, a)
 }

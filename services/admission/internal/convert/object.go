@@ -83,19 +83,19 @@ func (f form) toExternal(obj runtime.Object, gvk schema.GroupVersionKind) (runti
 	if !f.external.Empty() {
 		return obj, f.external, nil
 	}
-	version := gvk.GroupVersion()
-	if version.Group != f.internal.Group || !f.types.scheme.IsVersionRegistered(version) {
-		versions := f.types.scheme.PrioritizedVersionsForGroup(f.internal.Group)
-		if len(versions) == 0 {
-			return nil, schema.GroupVersionKind{}, fmt.Errorf("no version is known for %s", f.internal)
+	// The request's version, unless the object is of another kind than it.
+	versions := []schema.GroupVersion{gvk.GroupVersion()}
+	if gvk.Kind != f.internal.Kind || !f.types.scheme.Recognizes(gvk) {
+		versions = f.types.scheme.PrioritizedVersionsForGroup(f.internal.Group)
+	}
+	err := fmt.Errorf("%s has no version", f.internal)
+	for _, version := range versions {
+		var external runtime.Object
+		if external, err = f.types.scheme.UnsafeConvertToVersion(obj, version); err == nil {
+			return external, external.GetObjectKind().GroupVersionKind(), nil
 		}
-		version = versions[0]
 	}
-	external, err := f.types.scheme.UnsafeConvertToVersion(obj, version)
-	if err != nil {
-		return nil, schema.GroupVersionKind{}, fmt.Errorf("converting %s to %s: %w", f.internal, version, err)
-	}
-	return external, external.GetObjectKind().GroupVersionKind(), nil
+	return nil, schema.GroupVersionKind{}, fmt.Errorf("converting %s for %s: %w", f.internal, gvk, err)
 }
 
 func (t *typeSystem) encode(obj runtime.Object, kind schema.GroupVersionKind, encoding admissionv1.Encoding) (*admissionv1.Object, error) {
