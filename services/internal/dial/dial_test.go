@@ -160,6 +160,33 @@ func TestAnotherReplicaAnswersWithinTheSameCall(t *testing.T) {
 	}
 }
 
+// counter counts the connections that it accepts.
+type counter struct {
+	net.Listener
+	accepted atomic.Int32
+}
+
+func (c *counter) Accept() (net.Conn, error) {
+	conn, err := c.Listener.Accept()
+	if err == nil {
+		c.accepted.Add(1)
+	}
+	return conn, err
+}
+
+func TestNoCallFailsWhenConnectionsAgeOut(t *testing.T) {
+	listener := &counter{Listener: servetest.Listen(t)}
+	cfg := config()
+	cfg.Listener, cfg.MaxConnectionAge = listener, 50*time.Millisecond
+	r := servetest.Start(t, servetest.NewPKI(t), cfg, register(&servetest.Echo{}))
+	conn := r.DialReady(t, "gateway") // and nothing is safe to retry
+	for listener.accepted.Load() < 5 {
+		if _, err := servetest.Say(t.Context(), conn, "hello"); err != nil {
+			t.Fatalf("Say() over connection %d = %v, want nil", listener.accepted.Load(), err)
+		}
+	}
+}
+
 func TestRetriesAreForSafeMethodsAndUnavailable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		safe      []string
