@@ -91,10 +91,11 @@ func startStock(dir string, opts StockOptions) (_ *Cluster, err error) {
 	if err := launch("kube-apiserver", append(args, opts.Args...)...); err != nil {
 		return nil, err
 	}
-	if err := launch("kube-controller-manager", controllerArgs(c)...); err != nil {
+	// kube-controller-manager ends if the API does not answer it within ten seconds.
+	if err := c.waitReady(running); err != nil {
 		return nil, err
 	}
-	return c, c.waitReady(running)
+	return c, launch("kube-controller-manager", controllerArgs(c)...)
 }
 
 // waitReady waits for /readyz, or for the end of a process.
@@ -107,15 +108,22 @@ func (c *Cluster) waitReady(running []*process) error {
 	if err != nil {
 		return err
 	}
-	return poll(ctxBackground, Timeout, func() error {
+	ctx, cancel := context.WithCancelCause(ctxBackground)
+	defer cancel(nil)
+	err = poll(ctx, Timeout, func() error {
 		for _, p := range running {
 			if err := p.ended(); err != nil {
+				cancel(err) // no use in waiting
 				return err
 			}
 		}
-		_, err := client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctxBackground)
+		_, err := client.RESTClient().Get().AbsPath("/readyz").DoRaw(ctx)
 		return err
 	})
+	if ended := context.Cause(ctx); ended != nil {
+		return ended
+	}
+	return err
 }
 
 func writeStockKubeconfigs(c *Cluster, apiURL string) error {
