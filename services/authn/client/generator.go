@@ -88,6 +88,8 @@ func newUnavailable(message string) *apierrors.StatusError {
 }
 
 // failure is where GenerateToken leaves that the service could not be reached.
-type failure struct{ err atomic.Pointer[apierrors.StatusError] }
+type failure struct {
+	err atomic.Pointer[apierrors.StatusError]
+}
 
 type failureContextKey struct{}

@@ -32,8 +32,8 @@ func NewToken(conn grpc.ClientConnInterface) *Token {
 var errOtherAudiences = errors.New("the token is good for none of the audiences that were asked about")
 
 // AuthenticateToken implements authenticator.Token. The audiences are those of
-// ctx, or else the API's. Warnings and audit annotations that the authenticators
-// have go to where ctx collects them. An error is the reason of a refusal, or one
+// ctx, or else the API's. Warnings and audit annotations that belong to a good
+// token go to where ctx collects them. An error is the reason of a refusal, or one
 // for which IsCouldNotDecide holds.
 func (t *Token) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
 	audiences, limited := authenticator.AudiencesFrom(ctx)
@@ -53,12 +53,15 @@ func (t *Token) AuthenticateToken(ctx context.Context, token string) (*authentic
 	if err != nil {
 		return nil, false, rpcerr.Internal(fmt.Errorf("reading the answer of %s: %w", hop, err))
 	}
+	if verdict.Refusal != "" {
+		return nil, false, errors.New(verdict.Refusal)
+	}
+	if verdict.Response == nil {
+		return nil, false, nil
+	}
 	for _, text := range verdict.Warnings {
 		warning.AddWarning(ctx, "", text)
 	}
 	audit.AddAuditAnnotationsMap(ctx, verdict.Annotations)
-	if verdict.Refusal != "" {
-		return nil, false, errors.New(verdict.Refusal)
-	}
-	return verdict.Response, verdict.Response != nil, nil
+	return verdict.Response, true, nil
 }

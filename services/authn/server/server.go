@@ -93,7 +93,8 @@ func (s *Server) AuthenticateToken(ctx context.Context, request *authnv1.Authent
 	return convert.ToTokenResponse(verdict), nil
 }
 
-// judge asks the authenticators, and gathers what they leave in the context.
+// judge asks the authenticators, and gathers what they leave in the context. What
+// they leave with a refusal is dropped, as kube-apiserver's token cache does.
 func (s *Server) judge(ctx context.Context, token string) (convert.Verdict, error) {
 	ctx = audit.WithAuditContext(ctx)
 	annotated := audit.AuditContextFrom(ctx)
@@ -102,12 +103,7 @@ func (s *Server) judge(ctx context.Context, token string) (convert.Verdict, erro
 	warnings := &recorder{}
 	response, ok, err := s.cfg.Tokens.AuthenticateToken(warning.WithWarningRecorder(ctx, warnings), token)
 
-	annotations := annotated.GetEventAnnotations()
-	maps.DeleteFunc(annotations, func(key, _ string) bool {
-		_, is := callers[key]
-		return is
-	})
-	verdict := convert.Verdict{Warnings: warnings.texts(), Annotations: annotations}
+	var verdict convert.Verdict
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return convert.Verdict{}, ctx.Err()
@@ -119,6 +115,12 @@ func (s *Server) judge(ctx context.Context, token string) (convert.Verdict, erro
 		return convert.Verdict{}, rpcerr.Internal(fmt.Errorf("an authenticator knows the token of nobody"))
 	case ok:
 		verdict.Response = response
+		verdict.Warnings = warnings.texts()
+		verdict.Annotations = annotated.GetEventAnnotations()
+		maps.DeleteFunc(verdict.Annotations, func(key, _ string) bool {
+			_, is := callers[key]
+			return is
+		})
 	}
 	return verdict, nil
 }

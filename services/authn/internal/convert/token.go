@@ -26,9 +26,9 @@ type Verdict struct {
 	Response *authenticator.Response
 	// Refusal is why the token was refused, and "" if nobody recognised it.
 	Refusal string
-	// Warnings are for the client.
+	// Warnings are for the client, and there only with a Response.
 	Warnings []string
-	// Annotations are for the audit event.
+	// Annotations are for the audit event, and there only with a Response.
 	Annotations map[string]string
 }
 

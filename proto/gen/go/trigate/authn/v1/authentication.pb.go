@@ -252,11 +252,11 @@ type AuthenticateTokenResponse struct {
 	// `audit_annotations` included, is percent-encoded (RFC 3986, section 2.1) since
 	// one of them is not valid UTF-8.
 	PercentEncoded bool `protobuf:"varint,5,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
-	// Texts of warnings for the client, due whatever the verdict is: that the token
-	// is of a kind that is going away, say.
+	// Texts of warnings for the client: that the token is of a kind that is going
+	// away, say. As in kube-apiserver, only a good token has them.
 	Warnings []string `protobuf:"bytes,6,rep,name=warnings,proto3" json:"warnings,omitempty"`
-	// Annotations for the audit event, due whatever the verdict is, in the order of
-	// their keys.
+	// Annotations for the audit event, in the order of their keys. As in
+	// kube-apiserver, only a good token has them.
 	AuditAnnotations []*AuditAnnotation `protobuf:"bytes,7,rep,name=audit_annotations,json=auditAnnotations,proto3" json:"audit_annotations,omitempty"`
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
