@@ -120,6 +120,9 @@ func (r *runner) servingArgs(name string) []string {
 		"--advertise-address=" + loopback,
 		"--endpoint-reconciler-type=none",
 		"--allow-privileged",
+		// Without it watches are not told to end, and the gateway waits for its
+		// clients (the services watch all the time) for the minute that requests have.
+		"--shutdown-watch-termination-grace-period=5s",
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -79,14 +80,9 @@ type runner struct {
 // and returns nil. An error means that nothing runs: what comes to the child
 // processes later is reported and mended.
 func Run(ctx context.Context, config Config) error {
-	r := &runner{Config: config, layout: layout{config.Dir}}
-	if err := r.checkPrograms(); err != nil {
+	r, err := newRunner(config)
+	if err != nil {
 		return err
-	}
-	for _, dir := range []string{r.Dir, r.layout.logs(), r.layout.pids()} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("--dir: %w", err)
-		}
 	}
 	unlock, err := lock(r.layout.lockFile())
 	if err != nil {
@@ -102,6 +98,39 @@ func Run(ctx context.Context, config Config) error {
 	}
 	r.supervise(ctx)
 	return nil
+}
+
+// Processes makes all that the processes need, as Run does, and returns them
+// without starting any: etcd, the services, the gateways, and kube-controller-manager
+// if it is asked for. It is for who starts and ends them by himself; nobody else may
+// use the directory meanwhile.
+func Processes(ctx context.Context, config Config) ([]supervise.Process, error) {
+	r, err := newRunner(config)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.prepare(ctx); err != nil {
+		return nil, err
+	}
+	processes := slices.Concat([]supervise.Process{r.etcd()}, r.services(), r.gateways())
+	if r.Controllers {
+		processes = append(processes, r.controllers())
+	}
+	return processes, nil
+}
+
+// newRunner looks for the programs and makes the directories.
+func newRunner(config Config) (*runner, error) {
+	r := &runner{Config: config, layout: layout{config.Dir}}
+	if err := r.checkPrograms(); err != nil {
+		return nil, err
+	}
+	for _, dir := range []string{r.Dir, r.layout.logs(), r.layout.pids()} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return nil, fmt.Errorf("--dir: %w", err)
+		}
+	}
+	return r, nil
 }
 
 // orStopped turns an error into success if it came from being told to stop.
