@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
 
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
@@ -47,9 +49,21 @@ func Header(name, value string) RequestOption {
 	return func(req *http.Request) { req.Header[name] = append(req.Header[name], value) }
 }
 
-// ContentType says what the body is, by default YAML, which JSON is too.
+// ContentType says what the body is, which then goes out as it is.
 func ContentType(value string) RequestOption {
 	return func(req *http.Request) { req.Header.Set("Content-Type", value) }
+}
+
+// The types of patches.
+var (
+	MergePatch     = ContentType(string(types.MergePatchType))
+	StrategicPatch = ContentType(string(types.StrategicMergePatchType))
+	JSONPatchType  = ContentType(string(types.JSONPatchType))
+)
+
+// ServerSideApply makes a PATCH an apply. Like other bodies its own goes out as JSON.
+func ServerSideApply(req *http.Request) {
+	req.Header.Set("Content-Type", string(types.ApplyYAMLPatchType))
 }
 
 // Answer is what the API said to one request.
@@ -68,7 +82,8 @@ type Answer struct {
 }
 
 // Send sends a request and returns the answer, whatever it is. The path may have a
-// query, and keeps its percent-encoding.
+// query, and keeps its percent-encoding. The body is written as YAML and goes out as
+// JSON, unless an option says what it is.
 func (u *Caller) Send(tb testing.TB, method, path, body string, options ...RequestOption) *Answer {
 	tb.Helper()
 	answer, err := u.TrySend(method, path, body, options...)
@@ -84,18 +99,18 @@ func (u *Caller) Send(tb testing.TB, method, path, body string, options ...Reque
 // TrySend is Send that returns an error if no answer came. It may be called on any
 // goroutine, and its answers are not compared.
 func (u *Caller) TrySend(method, path, body string, options ...RequestOption) (*Answer, error) {
-	req, err := http.NewRequest(method, u.url+path, strings.NewReader(body))
+	req, err := http.NewRequest(method, u.url+path, nil)
 	if err != nil {
 		return nil, fmt.Errorf("making the request %s %s: %w", method, path, err)
 	}
 	req.Header.Set("Accept", "application/json")
-	if body != "" {
-		req.Header.Set("Content-Type", "application/yaml")
-	}
 	id := uuid.NewString()
 	req.Header.Set("Audit-ID", id)
 	for _, option := range options {
 		option(req)
+	}
+	if err := setBody(req, body); err != nil {
+		return nil, fmt.Errorf("the body of %s %s: %w", method, path, err)
 	}
 	before, err := fileSize(u.cluster.AuditLog)
 	if err != nil {
@@ -121,6 +136,28 @@ func (u *Caller) TrySend(method, path, body string, options ...RequestOption) (*
 		return nil, fmt.Errorf("the audit event of %s %s: %w", method, path, err)
 	}
 	return answer, nil
+}
+
+// setBody gives a request its body.
+func setBody(req *http.Request, body string) error {
+	content := []byte(body)
+	switch {
+	case body == "":
+		return nil
+	case req.Header.Get("Content-Type") == "":
+		req.Header.Set("Content-Type", "application/json")
+		fallthrough
+	case req.Header.Get("Content-Type") == string(types.ApplyYAMLPatchType):
+		// An audit event cannot hold a patch that is YAML.
+		var err error
+		if content, err = yaml.YAMLToJSON(content); err != nil {
+			return err
+		}
+	}
+	req.Body = io.NopCloser(bytes.NewReader(content))
+	req.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(content)), nil }
+	req.ContentLength = int64(len(content))
+	return nil
 }
 
 // Want fails the test if the answer has another code.

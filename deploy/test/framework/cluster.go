@@ -112,9 +112,15 @@ func HTTP(tb testing.TB, config *rest.Config) *http.Client {
 // deletes it in the end.
 func (c *Cluster) Namespace(tb testing.TB) string {
 	tb.Helper()
+	return c.LabelledNamespace(tb, nil)
+}
+
+// LabelledNamespace is Namespace with labels, which are there from the start.
+func (c *Cluster) LabelledNamespace(tb testing.TB, labels map[string]string) string {
+	tb.Helper()
 	client := c.Client(tb)
 	created, err := client.CoreV1().Namespaces().Create(context.Background(),
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}, metav1.CreateOptions{})
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-", Labels: labels}}, metav1.CreateOptions{})
 	if err != nil {
 		tb.Fatalf("making a namespace on %s: %v", c.Name, err)
 	}

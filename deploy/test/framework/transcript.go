@@ -3,6 +3,7 @@ package framework
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -73,7 +74,13 @@ func (s *Transcript) Admin(tb testing.TB) *Caller {
 // Namespace is Cluster.Namespace with a name that is not compared.
 func (s *Transcript) Namespace(tb testing.TB) string {
 	tb.Helper()
-	name := s.cluster.Namespace(tb)
+	return s.LabelledNamespace(tb, nil)
+}
+
+// LabelledNamespace is Cluster.LabelledNamespace with a name that is not compared.
+func (s *Transcript) LabelledNamespace(tb testing.TB, labels map[string]string) string {
+	tb.Helper()
+	name := s.cluster.LabelledNamespace(tb, labels)
 	s.Hide(name, "NAMESPACE")
 	return name
 }
@@ -107,7 +114,7 @@ func (s *Transcript) add(a *Answer) {
 	}
 	if a.Audit != nil {
 		e.Audit = map[string]any{
-			"annotations":      a.Audit.Annotations,
+			"annotations":      withoutLatency(a.Audit.Annotations),
 			"user":             a.Audit.User,
 			"impersonatedUser": a.Audit.ImpersonatedUser,
 			"objectRef":        a.Audit.ObjectRef,
@@ -120,6 +127,13 @@ func (s *Transcript) add(a *Answer) {
 		}
 	}
 	s.entries = append(s.entries, e)
+}
+
+// withoutLatency are annotations but for those that only slow requests have.
+func withoutLatency(annotations map[string]string) map[string]string {
+	annotations = maps.Clone(annotations)
+	maps.DeleteFunc(annotations, func(key, _ string) bool { return strings.HasPrefix(key, "apiserver.latency.k8s.io/") })
+	return annotations
 }
 
 // normalised are the entries without what may differ.
