@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"sync/atomic"
 	"time"
 
+	jsonpatch "gopkg.in/evanphx/json-patch.v4"
 	apiextensionsclient "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset"
 	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -125,7 +127,15 @@ func New(cfg Config) (*Chain, error) {
 		return nil, err
 	}
 	c.Plugins = generic.AdmissionControl
+	limitPatchCopies(generic.JSONPatchMaxCopyBytes)
 	return c, nil
+}
+
+// limitPatchCopies bounds what the copy operations of a webhook's patch may
+// add up to. An API server sets the same variable when it is made; if one of
+// this process has, it stays.
+func limitPatchCopies(bytes int64) {
+	atomic.CompareAndSwapInt64(&jsonpatch.AccumulatedCopySizeLimit, 0, bytes)
 }
 
 // initializers returns what kube-apiserver gives its plugins beyond what the

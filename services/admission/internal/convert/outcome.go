@@ -72,9 +72,8 @@ func encodeFailure(err error) *admissionv1.Failure {
 	return failure
 }
 
-// DecodeOutcome returns the outcome that a message stands for. A message that
-// neither allows nor says why not is a rejection too. The message is not
-// changed.
+// DecodeOutcome returns the outcome that a message stands for, or an error if it
+// neither allows nor says why not. The message is not changed.
 func DecodeOutcome(m *admissionv1.Outcome) (Outcome, error) {
 	if m.GetPercentEncoded() {
 		m = proto.CloneOf(m)
@@ -85,7 +84,11 @@ func DecodeOutcome(m *admissionv1.Outcome) (Outcome, error) {
 		}
 	}
 	var o Outcome
-	if !m.GetAllowed() {
+	switch {
+	case m.GetAllowed():
+	case m.GetFailure() == nil:
+		return Outcome{}, errors.New("the outcome neither allows nor says why not")
+	default:
 		o.Err = decodeFailure(m.GetFailure())
 	}
 	for _, warning := range m.GetWarnings() {

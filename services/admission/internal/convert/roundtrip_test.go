@@ -1,6 +1,7 @@
 package convert_test
 
 import (
+	"encoding/json"
 	"math/rand"
 	"reflect"
 	"strings"
@@ -139,5 +140,20 @@ func mustBeSame(t *testing.T, where string, want, got runtime.Object) {
 	}
 	if !reflect.DeepEqual(want, got) {
 		t.Fatalf("%s: the object changed (-want +got):\n%s", where, cmp.Diff(dump.Pretty(want), dump.Pretty(got)))
+	}
+}
+
+func mustBeSameJSON(t *testing.T, want, got runtime.Object) {
+	t.Helper()
+	wantJSON, err := json.Marshal(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gotJSON, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(wantJSON), string(gotJSON)); diff != "" {
+		t.Fatalf("the object changed (-want +got):\n%s", diff)
 	}
 }
