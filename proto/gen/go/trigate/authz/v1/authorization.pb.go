@@ -109,13 +109,13 @@ type Attributes struct {
 	Name string `protobuf:"bytes,9,opt,name=name,proto3" json:"name,omitempty"`
 	// The path of the request's URL; decides non-resource requests.
 	Path string `protobuf:"bytes,10,opt,name=path,proto3" json:"path,omitempty"`
-	// The requirements of the request's field selector. Empty if there is none or if
-	// it does not parse.
+	// The requirements of the request's field selector. Empty if there is none. If it
+	// does not parse, those terms that do; nearly always none.
 	FieldSelector []*FieldSelectorRequirement `protobuf:"bytes,11,rep,name=field_selector,json=fieldSelector,proto3" json:"field_selector,omitempty"`
 	// Why the request's field selector does not parse. Empty if it does.
 	FieldSelectorError string `protobuf:"bytes,12,opt,name=field_selector_error,json=fieldSelectorError,proto3" json:"field_selector_error,omitempty"`
-	// The requirements of the request's label selector. Empty if there is none or if
-	// it does not parse.
+	// The requirements of the request's label selector. Empty if there is none. If it
+	// does not parse, those terms that do; nearly always none.
 	LabelSelector []*LabelSelectorRequirement `protobuf:"bytes,13,rep,name=label_selector,json=labelSelector,proto3" json:"label_selector,omitempty"`
 	// Why the request's label selector does not parse. Empty if it does.
 	LabelSelectorError string `protobuf:"bytes,14,opt,name=label_selector_error,json=labelSelectorError,proto3" json:"label_selector_error,omitempty"`
@@ -334,7 +334,7 @@ type LabelSelectorRequirement struct {
 	// The operator in k8s.io/apimachinery's spelling: "=", "==", "!=", "in",
 	// "notin", "exists", "!", "gt" or "lt".
 	Operator string `protobuf:"bytes,2,opt,name=operator,proto3" json:"operator,omitempty"`
-	// The values compared with, sorted. Empty for "exists" and "!".
+	// The values compared with, in the caller's order. Empty for "exists" and "!".
 	Values        []string `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -449,6 +449,8 @@ type AuthorizeResponse struct {
 	// any other decision kube-apiserver answers 500. Empty if there were none.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// What each authorizer said, in the chain's order up to the one that decided.
+	// The authorizer for system:masters, which is first in every chain, is there only
+	// if it decided.
 	Authorizers []*AuthorizerDecision `protobuf:"bytes,4,rep,name=authorizers,proto3" json:"authorizers,omitempty"`
 	// True if every string of this message, those in `authorizers` included, is
 	// percent-encoded (RFC 3986, section 2.1) since one of them is not valid UTF-8.
@@ -526,7 +528,7 @@ func (x *AuthorizeResponse) GetPercentEncoded() bool {
 type AuthorizerDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The authorizer's name in the configuration (node, rbac, abac, or a webhook's
-	// name).
+	// name), or kubernetes.io/system-privileged-group for that of system:masters.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// What it said.
 	Decision Decision `protobuf:"varint,2,opt,name=decision,proto3,enum=trigate.authz.v1.Decision" json:"decision,omitempty"`
