@@ -85,9 +85,13 @@ func (p *PublicKeys) refresh(ctx context.Context) error {
 	if err != nil {
 		return rpcerr.FromStatus(err, hop)
 	}
-	keys, err := convert.FromPublicKeys(answer.GetKeys())
-	if err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", hop, err)
+	keys := make([]serviceaccount.PublicKey, len(answer.GetKeys()))
+	for i, m := range answer.GetKeys() {
+		key, err := convert.FromPublicKey(m)
+		if err != nil {
+			return fmt.Errorf("reading the answer of %s: %w", hop, err)
+		}
+		keys[i] = serviceaccount.PublicKey{KeyID: m.GetKeyId(), PublicKey: key, ExcludeFromOIDCDiscovery: m.GetExcludedFromOidcDiscovery()}
 	}
 	// Replicas read their files at different times.
 	answer.DataTimestamp = nil

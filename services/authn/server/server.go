@@ -191,9 +191,12 @@ func (s *Server) IssueToken(ctx context.Context, request *authnv1.IssueTokenRequ
 // ListPublicKeys returns the keys that verify service-account tokens.
 func (s *Server) ListPublicKeys(ctx context.Context, _ *authnv1.ListPublicKeysRequest) (*authnv1.ListPublicKeysResponse, error) {
 	keys, since := s.cfg.Keys.Published(ctx)
-	messages, err := convert.ToPublicKeys(keys)
-	if err != nil {
-		return nil, rpcerr.Internal(err)
+	messages := make([]*authnv1.PublicKey, len(keys))
+	for i, key := range keys {
+		var err error
+		if messages[i], err = convert.ToPublicKey(key.KeyID, key.PublicKey, key.ExcludeFromOIDCDiscovery); err != nil {
+			return nil, rpcerr.Internal(err)
+		}
 	}
 	return &authnv1.ListPublicKeysResponse{
 		Keys:          messages,

@@ -40,12 +40,23 @@ func ToClaims(claims *jwt.Claims, privateClaims any) ([]byte, error) {
 type Claims struct {
 	Issuer     json.RawMessage  `json:"iss,omitempty"`
 	Subject    string           `json:"sub,omitempty"`
-	Audience   jwt.Audience     `json:"aud,omitempty"`
+	Audience   Audience         `json:"aud,omitempty"`
 	Expiry     *int64           `json:"exp,omitempty"`
 	NotBefore  *int64           `json:"nbf,omitempty"`
 	IssuedAt   *int64           `json:"iat,omitempty"`
 	ID         string           `json:"jti,omitempty"`
 	Kubernetes KubernetesClaims `json:"kubernetes.io,omitempty"`
+}
+
+// Audience is one audience or several, as RFC 7519 has it.
+type Audience []string
+
+// UnmarshalJSON reads what upstream reads, and names the claim in its error.
+func (a *Audience) UnmarshalJSON(data []byte) error {
+	if err := (*jwt.Audience)(a).UnmarshalJSON(data); err != nil {
+		return rpcerr.InvalidArgument("claims.aud", "is neither a string nor a list of strings")
+	}
+	return nil
 }
 
 // KubernetesClaims are the private claims, as
@@ -94,6 +105,9 @@ func FromClaims(data []byte) (*Claims, error) {
 
 // malformed names the claim that is of another type, if it is that.
 func malformed(err error) error {
+	if e, ok := rpcerr.As(err); ok {
+		return e
+	}
 	var typeError *json.UnmarshalTypeError
 	if errors.As(err, &typeError) && typeError.Field != "" {
 		return rpcerr.InvalidArgument("claims."+typeError.Field, "is a %s", typeError.Value)
@@ -198,7 +212,7 @@ const maxLifetime = time.Duration(1<<63 - 1)
 func (c *Claims) Registered() *jwt.Claims {
 	return &jwt.Claims{
 		Subject:   c.Subject,
-		Audience:  c.Audience,
+		Audience:  jwt.Audience(c.Audience),
 		Expiry:    (*jwt.NumericDate)(c.Expiry),
 		NotBefore: (*jwt.NumericDate)(c.NotBefore),
 		IssuedAt:  (*jwt.NumericDate)(c.IssuedAt),

@@ -4,41 +4,24 @@ import (
 	"crypto/x509"
 	"fmt"
 
-	"k8s.io/kubernetes/pkg/serviceaccount"
-
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 )
 
-// ToPublicKeys returns the messages for verification keys.
-func ToPublicKeys(keys []serviceaccount.PublicKey) ([]*authnv1.PublicKey, error) {
-	var out []*authnv1.PublicKey
-	for _, key := range keys {
-		der, err := x509.MarshalPKIXPublicKey(key.PublicKey)
-		if err != nil {
-			return nil, fmt.Errorf("encoding public key %s: %w", key.KeyID, err)
-		}
-		out = append(out, &authnv1.PublicKey{
-			KeyId:                     key.KeyID,
-			SpkiDer:                   der,
-			ExcludedFromOidcDiscovery: key.ExcludeFromOIDCDiscovery,
-		})
+// ToPublicKey returns the message for a verification key. Package serviceaccount
+// of Kubernetes has a type for it, but drags most of Kubernetes in.
+func ToPublicKey(keyID string, key any, excludedFromDiscovery bool) (*authnv1.PublicKey, error) {
+	der, err := x509.MarshalPKIXPublicKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encoding public key %s: %w", keyID, err)
 	}
-	return out, nil
+	return &authnv1.PublicKey{KeyId: keyID, SpkiDer: der, ExcludedFromOidcDiscovery: excludedFromDiscovery}, nil
 }
 
-// FromPublicKeys returns the verification keys that messages stand for.
-func FromPublicKeys(messages []*authnv1.PublicKey) ([]serviceaccount.PublicKey, error) {
-	var out []serviceaccount.PublicKey
-	for i, m := range messages {
-		key, err := x509.ParsePKIXPublicKey(m.GetSpkiDer())
-		if err != nil {
-			return nil, fmt.Errorf("reading keys[%d].spki_der: %w", i, err)
-		}
-		out = append(out, serviceaccount.PublicKey{
-			KeyID:                    m.GetKeyId(),
-			PublicKey:                key,
-			ExcludeFromOIDCDiscovery: m.GetExcludedFromOidcDiscovery(),
-		})
+// FromPublicKey returns the key of a message.
+func FromPublicKey(m *authnv1.PublicKey) (any, error) {
+	key, err := x509.ParsePKIXPublicKey(m.GetSpkiDer())
+	if err != nil {
+		return nil, fmt.Errorf("reading public key %s: %w", m.GetKeyId(), err)
 	}
-	return out, nil
+	return key, nil
 }
