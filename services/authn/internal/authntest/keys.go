@@ -49,9 +49,17 @@ func NewECDSAKey(t testing.TB, curve elliptic.Curve) Key {
 
 func newKey(t testing.TB, private crypto.Signer) Key {
 	t.Helper()
-	privateDER, err := x509.MarshalPKCS8PrivateKey(private)
-	if err != nil {
-		t.Fatalf("encoding a private key: %v", err)
+	// In the encodings of which upstream reads the public half too.
+	privateType, privateDER := "RSA PRIVATE KEY", []byte(nil)
+	switch private := private.(type) {
+	case *rsa.PrivateKey:
+		privateDER = x509.MarshalPKCS1PrivateKey(private)
+	case *ecdsa.PrivateKey:
+		der, err := x509.MarshalECPrivateKey(private)
+		if err != nil {
+			t.Fatalf("encoding a private key: %v", err)
+		}
+		privateType, privateDER = "EC PRIVATE KEY", der
 	}
 	publicDER, err := x509.MarshalPKIXPublicKey(private.Public())
 	if err != nil {
@@ -62,7 +70,7 @@ func newKey(t testing.TB, private crypto.Signer) Key {
 		Private:     private,
 		PrivateFile: filepath.Join(dir, "sa.key"),
 		PublicFile:  filepath.Join(dir, "sa.pub"),
-		PrivatePEM:  pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: privateDER}),
+		PrivatePEM:  pem.EncodeToMemory(&pem.Block{Type: privateType, Bytes: privateDER}),
 		PublicPEM:   pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: publicDER}),
 	}
 	servetest.WriteFile(t, key.PrivateFile, key.PrivatePEM)
