@@ -43,12 +43,17 @@ var varyingPrinted = []struct {
 	{regexp.MustCompile(`(?m)  (\d+[smh])+( ago)?(  |$)`), "  AGE$2$3"},
 	{regexp.MustCompile(`(?m)  <(unknown|invalid)>$`), "  AGE"},
 	{regexp.MustCompile(`\b10\.96\.\d+\.\d+\b`), "SERVICE-IP"},
-	{regexp.MustCompile(`(resourceVersion"?: ?"?)\d+`), "${1}VARIES"},
+	{regexp.MustCompile(`(resourceVersion\\*"?: ?\\*"?)\d+`), "${1}VARIES"},
 	{regexp.MustCompile(`\beyJ[\w-]+\.[\w-]+\.[\w-]+`), "TOKEN"},
 	// A Pod's name ends with its template's hash and five letters of rand.String.
 	{regexp.MustCompile(`\b([a-z0-9-]+-[a-z0-9]{8,10})-[bcdfghjklmnpqrstvwxz2456789]{5}\b`), "$1-SUFFIX"},
 	{regexp.MustCompile(`\b[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d [+-]\d{4}`), "TIME"},
-	{regexp.MustCompile(`/tmp/(LIVE|MERGED)-\d+`), "/tmp/$1"},
+	{regexp.MustCompile(`\S+/(LIVE|MERGED)-\d+`), "/tmp/$1"},
+	{regexp.MustCompile(`:3\d{4}/`), ":NODE-PORT/"},
+	{regexp.MustCompile(`targetPort: \d{5}`), "targetPort: PORT"},
+	{regexp.MustCompile(`("gitCommit": )"\w+"`), "$1 VARIES"},
+	// The head of a line of klog, from kubectl itself.
+	{regexp.MustCompile(`(?m)^([IWE])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ `), "$1 "},
 	{regexp.MustCompile(`\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d+)? [+-]\d{4}`), "TIME"},
 }
 
