@@ -3,6 +3,8 @@ package client_test
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
+	"net"
 	"net/http"
 	"path/filepath"
 	"testing"
@@ -231,4 +233,25 @@ func keyID(t testing.TB, key authntest.Key) string {
 		t.Fatalf("reading a public key: %v", err)
 	}
 	return getter.GetPublicKeys(t.Context(), "")[0].KeyID
+}
+
+// listenAgain opens a listener on an address that was free a moment ago.
+func listenAgain(t testing.TB, address string) net.Listener {
+	t.Helper()
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatalf("listening on %s: %v", address, err)
+	}
+	return listener
+}
+
+// validClaims are what a gateway has signed.
+func validClaims(t testing.TB) []byte {
+	t.Helper()
+	claims := authntest.ServiceAccountClaims(issuer, "shop", "cart", "uid-of-cart", []string{issuer}, nil)
+	encoded, err := json.Marshal(claims.With("iss", nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return encoded
 }
