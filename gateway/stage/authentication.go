@@ -18,6 +18,7 @@ import (
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
+	"k8s.io/utils/clock"
 )
 
 // authentication sets up who a request's client is, in upstream's order: front
@@ -85,7 +86,7 @@ func requestAuthenticator(upstream kubeauthenticator.Config, services *serviceCe
 			)))
 	}
 	if ca := upstream.ClientCAContentProvider; ca != nil {
-		chain = append(chain, requestx509.NewDynamic(ca.VerifyOptions, requestx509.CommonNameUserConversion))
+		chain = append(chain, newCertificateMemory(ca.VerifyOptions, requestx509.CommonNameUserConversion, clock.RealClock{}))
 	}
 	chain = append(chain,
 		services,

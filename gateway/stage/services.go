@@ -13,6 +13,7 @@ import (
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
+	"k8s.io/utils/clock"
 )
 
 // The common names in the services' certificates.
@@ -64,7 +65,7 @@ var _ user.Info = (*serviceUser)(nil)
 // serviceCertificates authenticates the services by certificates of the gates' CA
 // and gives them their fixed rights.
 type serviceCertificates struct {
-	verify *requestx509.Authenticator
+	verify *certificateMemory
 }
 
 var _ authenticator.Request = (*serviceCertificates)(nil)
@@ -80,7 +81,7 @@ func newServiceCertificates(ca dynamiccertificates.CAContentProvider) *serviceCe
 		groups := []string{servicesGroup, user.AllAuthenticated}
 		return &authenticator.Response{User: &serviceUser{user.DefaultInfo{Name: name, Groups: groups}}}, true, nil
 	})
-	return &serviceCertificates{verify: requestx509.NewDynamic(ca.VerifyOptions, convert)}
+	return &serviceCertificates{verify: newCertificateMemory(ca.VerifyOptions, convert, clock.RealClock{})}
 }
 
 // AuthenticateRequest implements authenticator.Request.
