@@ -2,21 +2,12 @@ package client_test
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"gopkg.in/go-jose/go-jose.v2/jwt"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
-	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
-	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
@@ -101,90 +92,38 @@ func TestGeneratorRefusals(t *testing.T) {
 			}
 			c.change(public)
 			token, err := generator.GenerateToken(t.Context(), public, private)
-			if token != "" || err == nil || !strings.HasPrefix(err.Error(), c.want) || apierrors.IsServiceUnavailable(err) {
+			if token != "" || err == nil || !strings.HasPrefix(err.Error(), c.want) || client.IsCouldNotDecide(err) {
 				t.Errorf("GenerateToken() = %q, %v, want the error %q", token, err, c.want)
 			}
 		})
 	}
 }
 
-// tokenRequests is what upstream does of a TokenRequest, as far as the generator
-// is concerned.
-func tokenRequests(generator serviceaccount.TokenGenerator) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		token, err := generator.GenerateToken(r.Context(), &jwt.Claims{}, map[string]any{})
-		if err != nil {
-			responsewriters.ErrorNegotiated(apierrors.NewInternalError(fmt.Errorf("failed to generate token: %v", err)),
-				scheme.Codecs, corev1.SchemeGroupVersion, w, r)
-			return
-		}
-		w.Header().Set("X-From", "handler")
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(token))
-	})
-}
-
-func tokenRequest(t testing.TB, subresource string) *http.Request {
-	t.Helper()
-	r := httptest.NewRequest(http.MethodPost, "/api/v1/namespaces/shop/serviceaccounts/cart/token", strings.NewReader("{}"))
-	return r.WithContext(genericapirequest.WithRequestInfo(t.Context(), &genericapirequest.RequestInfo{
-		IsResourceRequest: true, Verb: "create", APIVersion: "v1", Namespace: "shop",
-		Resource: "serviceaccounts", Name: "cart", Subresource: subresource,
-	}))
-}
-
-func TestWithTokenRequests(t *testing.T) {
+func TestGeneratorFailures(t *testing.T) {
 	for name, c := range map[string]struct {
-		issue      error
-		wantCode   int
-		wantRetry  string
-		wantReason metav1.StatusReason
+		issue       error
+		undecided   bool
+		wantMessage string
 	}{
-		"signed":      {nil, http.StatusCreated, "", ""},
-		"unavailable": {rpcerr.Draining("authn"), http.StatusServiceUnavailable, "1", metav1.StatusReasonServiceUnavailable},
-		"slow":        {context.DeadlineExceeded, http.StatusServiceUnavailable, "1", metav1.StatusReasonServiceUnavailable},
-		"refused":     {rpcerr.InvalidArgument("claims.sub", "is no name"), http.StatusInternalServerError, "", metav1.StatusReasonInternalError},
-		"a bug":       {errors.New("secret detail"), http.StatusInternalServerError, "", metav1.StatusReasonInternalError},
+		"draining":  {rpcerr.Draining("authn"), true, "authn is shutting down"},
+		"slow":      {context.DeadlineExceeded, true, "not enough time left at authn"},
+		"refused":   {rpcerr.InvalidArgument("claims.sub", "is no name"), false, "claims.sub: is no name"},
+		"a bug":     {errors.New("secret detail"), false, "internal error"},
+		"no answer": {nil, false, "authn issued an empty token"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, conn := serveStub(t, &stub{issue: func(context.Context, *authnv1.IssueTokenRequest) (*authnv1.IssueTokenResponse, error) {
-				return &authnv1.IssueTokenResponse{Token: "a.b.c"}, c.issue
+				return &authnv1.IssueTokenResponse{}, c.issue
 			}})
-			handler := client.WithTokenRequests(tokenRequests(client.NewTokenGenerator(conn)), scheme.Codecs)
-			w := httptest.NewRecorder()
-			w.Header().Set("Audit-Id", "kept")
-			handler.ServeHTTP(w, tokenRequest(t, "token"))
-
-			body := w.Body.String()
-			if w.Code != c.wantCode || w.Header().Get("Retry-After") != c.wantRetry || w.Header().Get("Audit-Id") != "kept" {
-				t.Errorf("the answer is %d with %v and %s, want %d with Retry-After %q", w.Code, w.Header(), body, c.wantCode, c.wantRetry)
+			token, err := client.NewTokenGenerator(conn).GenerateToken(t.Context(), &jwt.Claims{}, map[string]any{})
+			if token != "" || err == nil || client.IsCouldNotDecide(err) != c.undecided {
+				t.Fatalf("GenerateToken() = %q, %v, want an error, could not decide: %v", token, err, c.undecided)
 			}
-			if c.issue == nil {
-				if body != "a.b.c" || w.Header().Get("X-From") != "handler" {
-					t.Errorf("the answer is %s with %v, want the handler's", body, w.Header())
-				}
-				return
-			}
-			var status metav1.Status
-			if err := json.Unmarshal([]byte(body), &status); err != nil {
-				t.Fatalf("the answer is %s, want a Status: %v", body, err)
-			}
-			if status.Reason != c.wantReason || int(status.Code) != c.wantCode || strings.Contains(body, "secret detail") {
-				t.Errorf("the answer is %s, want reason %s", body, c.wantReason)
+			if !strings.HasPrefix(err.Error(), c.wantMessage) || strings.Contains(err.Error(), "secret detail") {
+				t.Errorf("GenerateToken() = %v, want %q", err, c.wantMessage)
 			}
 		})
 	}
-}
-
-// TestWithTokenRequestsLeavesOthersAlone checks that other requests keep the
-// writer that they came with.
-func TestWithTokenRequestsLeavesOthersAlone(t *testing.T) {
-	w := httptest.NewRecorder()
-	client.WithTokenRequests(http.HandlerFunc(func(got http.ResponseWriter, _ *http.Request) {
-		if got != http.ResponseWriter(w) {
-			t.Errorf("the handler gets a %T, want the writer of the request", got)
-		}
-	}), scheme.Codecs).ServeHTTP(w, tokenRequest(t, "status"))
 }
 
 // TestGeneratorWithoutService is what a TokenRequest finds when nothing is there.
@@ -194,8 +133,7 @@ func TestGeneratorWithoutService(t *testing.T) {
 		t.Fatalf("Stop() = %v", err)
 	}
 	_, err := client.NewTokenGenerator(conn).GenerateToken(t.Context(), &jwt.Claims{}, map[string]any{})
-	seconds, retry := apierrors.SuggestsClientDelay(err)
-	if !apierrors.IsServiceUnavailable(err) || !retry || seconds != 1 {
-		t.Errorf("GenerateToken() = %v, want a 503 with Retry-After 1", err)
+	if !client.IsCouldNotDecide(err) {
+		t.Errorf("GenerateToken() = %v, want an error for which IsCouldNotDecide holds", err)
 	}
 }

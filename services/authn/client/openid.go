@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	restful "github.com/emicklei/go-restful/v3"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/routes"
 	"k8s.io/kubernetes/pkg/serviceaccount"
@@ -112,10 +113,19 @@ func (m *OpenIDMetadata) Install(container *restful.Container) {
 	}
 }
 
+// retryAfterSeconds is when a client should try again: the service is back as soon
+// as a replica is.
+const retryAfterSeconds = 1
+
 func sendUnavailable(w http.ResponseWriter) {
-	status := newUnavailable("the service that has the service-account keys has not been reached yet").Status()
-	status.Kind, status.APIVersion = "Status", "v1"
-	body, err := json.Marshal(status)
+	body, err := json.Marshal(metav1.Status{
+		TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+		Status:   metav1.StatusFailure,
+		Code:     http.StatusServiceUnavailable,
+		Reason:   metav1.StatusReasonServiceUnavailable,
+		Message:  "the service that has the service-account keys has not been reached yet",
+		Details:  &metav1.StatusDetails{RetryAfterSeconds: retryAfterSeconds},
+	})
 	if err != nil {
 		body = nil
 	}

@@ -68,6 +68,7 @@ func NewOptions() *kubeoptions.BuiltInAuthenticationOptions {
 // is an *rpcerr.Error, where kube-apiserver would refuse the token. Any other
 // error is a refusal.
 func New(ctx context.Context, cfg Config) (authenticator.Token, error) {
+	serviceaccount.RegisterMetrics()
 	options := withKeys(cfg.Options, cfg.PublicKeys)
 	options.ServiceAccounts.OptionalTokenGetter = func(factory informers.SharedInformerFactory) serviceaccount.ServiceAccountTokenGetter {
 		return newGetter(cfg.Client, factory)
