@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"k8s.io/apiserver/pkg/authentication/token/tokenfile"
-	"k8s.io/apiserver/pkg/authorization/authorizer"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/egressselector"
 	genericoptions "k8s.io/apiserver/pkg/server/options"
@@ -153,5 +152,3 @@ func (c CompletedConfig) loadKeys() (*keys.Keys, error) {
 	}
 	return loaded, nil
 }
-
-var _ authorizer.UnconditionalAuthorizer = (*authzclient.Client)(nil)

@@ -14,12 +14,11 @@ import (
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 	"github.com/trigate/trigate/services/authn/client"
 	"github.com/trigate/trigate/services/authn/internal/authntest"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/servetest"
-
-	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 )
 
 // run has keys fetched until the test ends.
@@ -96,7 +95,7 @@ func TestOpenIDMetadata(t *testing.T) {
 	first, second := authntest.NewRSAKey(t), authntest.NewRSAKey(t)
 	answers := make(chan *authnv1.ListPublicKeysResponse, 1)
 	var answer *authnv1.ListPublicKeysResponse
-	running, conn := serveStub(t, &stub{keys: func() (*authnv1.ListPublicKeysResponse, error) {
+	_, conn := serveStub(t, &stub{keys: func() (*authnv1.ListPublicKeysResponse, error) {
 		select {
 		case answer = <-answers:
 		default:
@@ -106,7 +105,6 @@ func TestOpenIDMetadata(t *testing.T) {
 		}
 		return answer, nil
 	}})
-	_ = running
 	keys := client.NewPublicKeys(conn)
 	metadata, err := client.NewOpenIDMetadata(issuer, "", "gateway:6443", keys)
 	if err != nil {
