@@ -54,6 +54,16 @@ func ContentType(value string) RequestOption {
 	return func(req *http.Request) { req.Header.Set("Content-Type", value) }
 }
 
+// Query adds to the request's query.
+func Query(query string) RequestOption {
+	return func(req *http.Request) {
+		if req.URL.RawQuery != "" {
+			query = "&" + query
+		}
+		req.URL.RawQuery += query
+	}
+}
+
 // The types of patches.
 var (
 	MergePatch     = ContentType(string(types.MergePatchType))
@@ -124,7 +134,7 @@ func (u *Caller) TrySend(method, path, body string, options ...RequestOption) (*
 	if err := firstError(err, resp.Body.Close()); err != nil {
 		return nil, fmt.Errorf("reading the answer to %s %s: %w", method, path, err)
 	}
-	answer := &Answer{Request: method + " " + path, Code: resp.StatusCode, Header: resp.Header, Body: content}
+	answer := &Answer{Request: method + " " + req.URL.RequestURI(), Code: resp.StatusCode, Header: resp.Header, Body: content}
 	if resp.Header.Get("Audit-Id") != id {
 		return answer, nil
 	}
@@ -271,8 +281,14 @@ func (c *Cluster) auditEvent(id string, from int64) (*auditv1.Event, error) {
 		if err := json.Unmarshal(line, &event); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", c.AuditLog, err)
 		}
-		if event.Stage == auditv1.StageResponseComplete || event.Stage == auditv1.StagePanic {
+		switch event.Stage {
+		case auditv1.StageResponseComplete, auditv1.StagePanic:
 			return &event, nil
+		case auditv1.StageResponseStarted:
+			// A caller who is unknown has no other event.
+			if event.ResponseStatus != nil && event.ResponseStatus.Code == http.StatusUnauthorized {
+				return &event, nil
+			}
 		}
 	}
 	return nil, fmt.Errorf("%s has no event %s", c.AuditLog, id)

@@ -2,7 +2,6 @@ package framework
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -112,7 +111,7 @@ func (c *Cluster) awaitMarker(tb testing.TB, name string) {
 			return err
 		}
 		if !strings.Contains(string(answer.Body), markerMessage(name)) {
-			return errors.New("are not called yet")
+			return fmt.Errorf("are not called yet, the answer is %d: %s", answer.Code, answer.Body)
 		}
 		return nil
 	})

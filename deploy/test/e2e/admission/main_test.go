@@ -4,6 +4,9 @@
 package admission
 
 import (
+	"iter"
+	"maps"
+	"slices"
 	"testing"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -21,6 +24,11 @@ func core(namespace, resource string) string {
 // group is the path of a collection of another group, such as apps/v1.
 func group(groupVersion, namespace, resource string) string {
 	return "/apis/" + groupVersion + "/namespaces/" + namespace + "/" + resource
+}
+
+// sorted yields the keys of a map in order, since answers are compared one by one.
+func sorted[V any](m map[string]V) iter.Seq[string] {
+	return slices.Values(slices.Sorted(maps.Keys(m)))
 }
 
 // rules are the rules of a grant.
