@@ -148,6 +148,33 @@ func (u *Caller) TrySend(method, path, body string, options ...RequestOption) (*
 	return answer, nil
 }
 
+// Make creates an object that the administrator deletes in the end of the test,
+// unless it is gone by then.
+func (u *Caller) Make(tb testing.TB, collection, name, object string) *Answer {
+	tb.Helper()
+	answer := u.Send(tb, http.MethodPost, collection, object).Want(tb, http.StatusCreated)
+	tb.Cleanup(func() {
+		deleted := u.cluster.Admin(tb).Send(tb, http.MethodDelete, collection+"/"+name, "")
+		if deleted.Code != http.StatusOK && deleted.Code != http.StatusNotFound {
+			tb.Errorf("%s: cleaning up: got code %d", deleted.Request, deleted.Code)
+		}
+	})
+	return answer
+}
+
+// Await sends a request, which must not change anything, until the answer has a code:
+// gates learn of objects by and by. The answers are not compared.
+func (u *Caller) Await(tb testing.TB, method, path, body string, code int, options ...RequestOption) {
+	tb.Helper()
+	Eventually(tb, fmt.Sprintf("code %d for %s %s", code, method, path), func() error {
+		answer, err := u.TrySend(method, path, body, options...)
+		if err == nil && answer.Code != code {
+			err = fmt.Errorf("got code %d: %s", answer.Code, shortened(answer.Body))
+		}
+		return err
+	})
+}
+
 // setBody gives a request its body.
 func setBody(req *http.Request, body string) error {
 	content := []byte(body)

@@ -22,6 +22,30 @@ func (w *Webhook) ClientConfig(path string) admissionregistrationv1.WebhookClien
 	return admissionregistrationv1.WebhookClientConfig{URL: ptr.To(w.URL + path), CABundle: w.CABundle}
 }
 
+// Mutating is a mutating webhook for one namespace, at the path /name.
+func (w *Webhook) Mutating(name, namespace string, rules []admissionregistrationv1.RuleWithOperations) admissionregistrationv1.MutatingWebhook {
+	return admissionregistrationv1.MutatingWebhook{
+		Name:                    name + ".trigate.test",
+		ClientConfig:            w.ClientConfig("/" + name),
+		Rules:                   rules,
+		NamespaceSelector:       InNamespace(namespace),
+		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+		AdmissionReviewVersions: []string{"v1"},
+	}
+}
+
+// Validating is a validating webhook for one namespace, at the path /name.
+func (w *Webhook) Validating(name, namespace string, rules []admissionregistrationv1.RuleWithOperations) admissionregistrationv1.ValidatingWebhook {
+	return admissionregistrationv1.ValidatingWebhook{
+		Name:                    name + ".trigate.test",
+		ClientConfig:            w.ClientConfig("/" + name),
+		Rules:                   rules,
+		NamespaceSelector:       InNamespace(namespace),
+		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
+		AdmissionReviewVersions: []string{"v1"},
+	}
+}
+
 // InNamespace selects one namespace. Every webhook of a test has to, or tests
 // disturb each other.
 func InNamespace(name string) *metav1.LabelSelector {
@@ -32,16 +56,9 @@ func InNamespace(name string) *metav1.LabelSelector {
 // called, and removes it in the end.
 func (c *Cluster) RegisterMutating(tb testing.TB, name string, webhooks ...admissionregistrationv1.MutatingWebhook) {
 	tb.Helper()
-	marker := startMarker(tb, name)
-	webhooks = append(webhooks, admissionregistrationv1.MutatingWebhook{
-		Name:                    "marker.trigate.test",
-		ClientConfig:            marker.ClientConfig("/"),
-		Rules:                   Rule("create", "", "v1", "configmaps"),
-		NamespaceSelector:       InNamespace(metav1.NamespaceDefault),
-		ObjectSelector:          markerSelector(name),
-		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		AdmissionReviewVersions: []string{"v1"},
-	})
+	marker := startMarker(tb, name).Mutating("marker", metav1.NamespaceDefault, Rule("create", "", "v1", "configmaps"))
+	marker.ObjectSelector = markerSelector(name)
+	webhooks = append(webhooks, marker)
 	client := c.Client(tb).AdmissionregistrationV1().MutatingWebhookConfigurations()
 	config := &admissionregistrationv1.MutatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: webhooks}
 	if _, err := client.Create(context.Background(), config, metav1.CreateOptions{}); err != nil {
@@ -54,16 +71,9 @@ func (c *Cluster) RegisterMutating(tb testing.TB, name string, webhooks ...admis
 // RegisterValidating is RegisterMutating for validating webhooks.
 func (c *Cluster) RegisterValidating(tb testing.TB, name string, webhooks ...admissionregistrationv1.ValidatingWebhook) {
 	tb.Helper()
-	marker := startMarker(tb, name)
-	webhooks = append(webhooks, admissionregistrationv1.ValidatingWebhook{
-		Name:                    "marker.trigate.test",
-		ClientConfig:            marker.ClientConfig("/"),
-		Rules:                   Rule("create", "", "v1", "configmaps"),
-		NamespaceSelector:       InNamespace(metav1.NamespaceDefault),
-		ObjectSelector:          markerSelector(name),
-		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		AdmissionReviewVersions: []string{"v1"},
-	})
+	marker := startMarker(tb, name).Validating("marker", metav1.NamespaceDefault, Rule("create", "", "v1", "configmaps"))
+	marker.ObjectSelector = markerSelector(name)
+	webhooks = append(webhooks, marker)
 	client := c.Client(tb).AdmissionregistrationV1().ValidatingWebhookConfigurations()
 	config := &admissionregistrationv1.ValidatingWebhookConfiguration{ObjectMeta: metav1.ObjectMeta{Name: name}, Webhooks: webhooks}
 	if _, err := client.Create(context.Background(), config, metav1.CreateOptions{}); err != nil {

@@ -1,7 +1,6 @@
 package admission
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/trigate/trigate/deploy/test/framework"
@@ -42,11 +41,11 @@ func TestNodesMayTouchOnlyWhatIsTheirs(t *testing.T) {
 		}
 		node.Send(t, "POST", pods, mirror("m2", "trigate-n2")).WantMessage(t, 403,
 			`pods "m2" is forbidden: node "trigate-n1" can only create pods with spec.nodeName set to itself`)
-		await(t, c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")), "POST", pods+"?dryRun=All", mirror("m1", "trigate-n1"), 201)
+		c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")).Await(t, "POST", pods+"?dryRun=All", mirror("m1", "trigate-n1"), 201)
 		node.Send(t, "POST", pods, mirror("m1", "trigate-n1")).Want(t, 201)
 
 		admin.Send(t, "POST", pods, podWith("other", "", "nodeName: trigate-n2")).Want(t, 201)
-		await(t, c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")), "DELETE", pods+"/other?dryRun=All", "", 403)
+		c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")).Await(t, "DELETE", pods+"/other?dryRun=All", "", 403)
 		node.Send(t, "DELETE", pods+"/other?dryRun=All", "").WantMessage(t, 403,
 			`pods "other" is forbidden: node "trigate-n1" can only delete pods with spec.nodeName set to itself`)
 
@@ -58,7 +57,7 @@ func TestNodesMayTouchOnlyWhatIsTheirs(t *testing.T) {
 		node.Send(t, "POST", tokens, token("")).Want(t, 403)
 		running := admin.Send(t, "POST", pods, podWith("running", "", "nodeName: trigate-n1")).Want(t, 201).String(t, "metadata", "uid")
 		bound := token("boundObjectRef: {kind: Pod, apiVersion: v1, name: running, uid: " + running + "}")
-		await(t, c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")), "POST", tokens, bound, 201)
+		c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")).Await(t, "POST", tokens, bound, 201)
 		node.Send(t, "POST", tokens, token("")).WantMessage(t, 403,
 			`serviceaccounts "default" is forbidden: node requested token not bound to a pod`)
 		node.Send(t, "POST", tokens, token("audiences: [mine], boundObjectRef: {kind: Pod, apiVersion: v1, name: running, uid: "+running+"}")).Want(t, 403)
@@ -87,18 +86,5 @@ func TestNodesWithoutANameMayNothing(t *testing.T) {
 			WantMessage(t, 403, `configmaps "c1" is forbidden: could not determine node from user "system:node:"`)
 		// The same name without the group is an ordinary user's.
 		s.As(t, c.User(t, "system:node:")).Send(t, "POST", core(ns, "configmaps"), configMap).Want(t, 201)
-	})
-}
-
-// await sends a request, which must not change anything, until the answer has a
-// code: plugins and authorizers learn of objects by and by.
-func await(t *testing.T, caller *framework.Caller, method, path, body string, code int) {
-	t.Helper()
-	framework.Eventually(t, fmt.Sprintf("code %d for %s %s", code, method, path), func() error {
-		answer, err := caller.TrySend(method, path, body)
-		if err == nil && answer.Code != code {
-			err = fmt.Errorf("got code %d: %s", answer.Code, answer.Body)
-		}
-		return err
 	})
 }

@@ -152,7 +152,7 @@ func TestPodsGetTheirPriority(t *testing.T) {
 		t.Cleanup(func() { c.Admin(t).Send(t, "DELETE", classes+"/trigate-test-high", "").Want(t, 200) })
 
 		high := podWith("p1", "", "priorityClassName: trigate-test-high")
-		awaitCode(t, c, pods+"?dryRun=All", high, 201)
+		c.Admin(t).Await(t, "POST", pods+"?dryRun=All", high, 201)
 		created := admin.Send(t, "POST", pods, high).Want(t, 201)
 		if got := fmt.Sprintf("%v %v", created.Field(t, "spec", "priority"), created.Field(t, "spec", "preemptionPolicy")); got != "1234 Never" {
 			t.Errorf("got priority and preemption policy %s, want 1234 Never", got)
@@ -184,7 +184,7 @@ func TestThereIsOneDefaultPriorityClass(t *testing.T) {
 		}
 		admin.Send(t, "POST", classes, class("trigate-test-default")).Want(t, 201)
 		t.Cleanup(func() { c.Admin(t).Send(t, "DELETE", classes+"/trigate-test-default", "").Want(t, 200) })
-		awaitCode(t, c, classes+"?dryRun=All", class("trigate-test-second"), 403)
+		c.Admin(t).Await(t, "POST", classes+"?dryRun=All", class("trigate-test-second"), 403)
 		admin.Send(t, "POST", classes, class("trigate-test-second")).WantMessage(t, 403,
 			`priorityclasses.scheduling.k8s.io "trigate-test-second" is forbidden: PriorityClass trigate-test-default is already marked as default. Only one default can exist`)
 		created := admin.Send(t, "POST", core(ns, "pods"), pod).Want(t, 201)
@@ -235,10 +235,4 @@ func TestResizesOfPodsAreChecked(t *testing.T) {
 		admin.Send(t, "PATCH", core(ns, "pods/p1/resize"), `{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"1000"}}}]}}`,
 			framework.StrategicPatch).Want(t, 403)
 	})
-}
-
-// awaitCode is await for creations by the administrator.
-func awaitCode(t *testing.T, c *framework.Cluster, path, body string, code int) {
-	t.Helper()
-	await(t, c.Admin(t), "POST", path, body, code)
 }

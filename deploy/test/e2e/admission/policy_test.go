@@ -13,18 +13,6 @@ import (
 
 const registration = "/apis/admissionregistration.k8s.io/v1/"
 
-// makeForTest makes an object that the test deletes in the end, unless it has.
-func makeForTest(t *testing.T, c *framework.Cluster, caller *framework.Caller, collection, name, object string) *framework.Answer {
-	t.Helper()
-	answer := caller.Send(t, "POST", collection, object).Want(t, 201)
-	t.Cleanup(func() {
-		if deleted := c.Admin(t).Send(t, "DELETE", collection+"/"+name, ""); deleted.Code != 200 && deleted.Code != 404 {
-			t.Errorf("deleting %s/%s: got code %d", collection, name, deleted.Code)
-		}
-	})
-	return answer
-}
-
 // indented puts lines under a key of a YAML document.
 func indented(lines, prefix string) string {
 	return prefix + strings.ReplaceAll(strings.TrimSpace(lines), "\n", "\n"+prefix)
@@ -37,7 +25,7 @@ func indented(lines, prefix string) string {
 func validatingPolicy(t *testing.T, c *framework.Cluster, s *framework.Transcript, ns, name, resources, spec, binding string) {
 	t.Helper()
 	admin := s.Admin(t)
-	makeForTest(t, c, admin, registration+"validatingadmissionpolicies", name, fmt.Sprintf(`
+	admin.Make(t, registration+"validatingadmissionpolicies", name, fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicy
 metadata: {name: %s}
@@ -47,7 +35,7 @@ spec:
     resourceRules: [{operations: ["*"], apiGroups: ["", apps], apiVersions: [v1], resources: [%s]}]
 %s
 `, name, ns, resources, indented(spec, "  ")))
-	makeForTest(t, c, admin, registration+"validatingadmissionpolicybindings", name, fmt.Sprintf(`
+	admin.Make(t, registration+"validatingadmissionpolicybindings", name, fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: ValidatingAdmissionPolicyBinding
 metadata: {name: %s}
@@ -105,7 +93,7 @@ validationActions: [Deny]
 paramRef: {name: five, namespace: %s, parameterNotFoundAction: Deny}
 `, ns))
 		bind := func(name, ref string) {
-			makeForTest(t, c, admin, registration+"validatingadmissionpolicybindings", name, fmt.Sprintf(
+			admin.Make(t, registration+"validatingadmissionpolicybindings", name, fmt.Sprintf(
 				"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: %s}, spec: {policyName: %s, validationActions: [Deny], paramRef: {%s}, matchResources: {objectSelector: {matchLabels: {bound: %s}}}}}",
 				name, policy, ref, name))
 		}
@@ -145,7 +133,7 @@ paramRef: {name: five, namespace: %s, parameterNotFoundAction: Deny}
 
 		// A parameter's change is seen.
 		admin.Send(t, "PATCH", core(ns, "configmaps/five"), `{"data":{"max":"50"}}`, framework.MergePatch).Want(t, 200)
-		awaitCode(t, c, deployments+"?dryRun=All", replicas("marker", 50, ""), 201)
+		c.Admin(t).Await(t, "POST", deployments+"?dryRun=All", replicas("marker", 50, ""), 201)
 		admin.Send(t, "POST", deployments, replicas("d6", 51, "")).Want(t, 403)
 	})
 }
@@ -286,10 +274,10 @@ func TestFailurePolicyDecidesWhenAPolicyFails(t *testing.T) {
 				spec = tc.spec
 			}
 			policy := "trigate-test-" + tc.name
-			makeForTest(t, c, admin, registration+"validatingadmissionpolicies", policy, fmt.Sprintf(
+			admin.Make(t, registration+"validatingadmissionpolicies", policy, fmt.Sprintf(
 				"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: %s}, spec: {failurePolicy: %s, matchConstraints: {namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %s}}, objectSelector: {matchLabels: {case: %s}}, resourceRules: [{operations: [CREATE], apiGroups: [''], apiVersions: [v1], resources: [configmaps]}]}, %s}}",
 				policy, tc.failurePolicy, ns, tc.name, spec))
-			makeForTest(t, c, admin, registration+"validatingadmissionpolicybindings", policy, fmt.Sprintf(
+			admin.Make(t, registration+"validatingadmissionpolicybindings", policy, fmt.Sprintf(
 				"{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicyBinding, metadata: {name: %s}, spec: {policyName: %s, validationActions: [Deny]}}", policy, policy))
 		}
 		// Policies come into force in the order in which they were made.
@@ -332,7 +320,7 @@ func TestMutatingPoliciesChangeObjects(t *testing.T) {
 		ns := s.Namespace(t)
 		admin.Send(t, "POST", core(ns, "configmaps"), named("settings", "team: blue, path: extra")).Want(t, 201)
 		mutatingPolicy := func(name, resources, spec, binding string) {
-			makeForTest(t, c, admin, registration+"mutatingadmissionpolicies", name, fmt.Sprintf(`
+			admin.Make(t, registration+"mutatingadmissionpolicies", name, fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicy
 metadata: {name: %s}
@@ -342,7 +330,7 @@ spec:
     resourceRules: [{operations: [CREATE, UPDATE], apiGroups: ["", apps], apiVersions: [v1], resources: [%s]}]
 %s
 `, name, ns, resources, indented(spec, "  ")))
-			makeForTest(t, c, admin, registration+"mutatingadmissionpolicybindings", name, fmt.Sprintf(`
+			admin.Make(t, registration+"mutatingadmissionpolicybindings", name, fmt.Sprintf(`
 apiVersion: admissionregistration.k8s.io/v1
 kind: MutatingAdmissionPolicyBinding
 metadata: {name: %s}
@@ -435,7 +423,7 @@ func TestPoliciesAndWebhooksTakeTheirTurns(t *testing.T) {
 		hook.Decide(func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 			return framework.JSONPatch(`[{"op":"add","path":"/data/hooked","value":"yes"}]`)
 		})
-		webhook := mutating(hook.Webhook, "turns", ns, configMaps)
+		webhook := hook.Mutating("turns", ns, configMaps)
 		c.RegisterMutating(t, "trigate-test-turns", webhook)
 		validatingPolicy(t, c, s, ns, "trigate-test-turns", "configmaps",
 			"validations: [{expression: \"'hooked' in object.data && object.metadata.name != 'marker'\", message: seen}]", "validationActions: [Deny]")

@@ -43,7 +43,7 @@ func TestQuotasAreKept(t *testing.T) {
 
 		// The controller counts down after a deletion.
 		admin.Send(t, "DELETE", secrets+"/s1", "").Want(t, 200)
-		awaitCode(t, c, secrets+"?dryRun=All", secret("s4"), 201)
+		c.Admin(t).Await(t, "POST", secrets+"?dryRun=All", secret("s4"), 201)
 	})
 }
 

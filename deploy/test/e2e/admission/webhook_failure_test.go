@@ -47,9 +47,9 @@ func TestFailurePolicyDecidesWhenAWebhookCannotBeCalled(t *testing.T) {
 			webhooks := map[string]*framework.Webhook{"closed": closed, "distrusted": distrusted, "service": service}
 			for name := range sorted(webhooks) {
 				webhook := webhooks[name]
-				m := mutating(webhook, "m-"+name+suffix, ns, configMaps)
+				m := webhook.Mutating("m-"+name+suffix, ns, configMaps)
 				m.ObjectSelector, m.FailurePolicy = forCase("m-"+name+suffix), &policy
-				v := validating(webhook, "v-"+name+suffix, ns, configMaps)
+				v := webhook.Validating("v-"+name+suffix, ns, configMaps)
 				v.ObjectSelector, v.FailurePolicy = forCase("v-"+name+suffix), &policy
 				if webhook == service {
 					reference := &admissionregistrationv1.ServiceReference{Namespace: ns, Name: "nowhere", Port: ptr.To[int32](443)}
@@ -87,10 +87,10 @@ func TestWebhooksHaveTheTimeTheyWereGiven(t *testing.T) {
 			<-req.Context().Done() // the caller has given up
 			asked <- time.Since(start)
 		}))
-		fail, ignore := mutating(slow, "slow-fail", ns, configMaps), mutating(slow, "slow-ignore", ns, configMaps)
+		fail, ignore := slow.Mutating("slow-fail", ns, configMaps), slow.Mutating("slow-ignore", ns, configMaps)
 		fail.ObjectSelector, fail.TimeoutSeconds = forCase("slow-fail"), ptr.To[int32](1)
 		ignore.ObjectSelector, ignore.TimeoutSeconds, ignore.FailurePolicy = forCase("slow-ignore"), ptr.To[int32](1), ptr.To(admissionregistrationv1.Ignore)
-		validate := validating(slow, "slow-validate", ns, configMaps)
+		validate := slow.Validating("slow-validate", ns, configMaps)
 		validate.ObjectSelector, validate.TimeoutSeconds = forCase("slow-validate"), ptr.To[int32](2)
 		c.RegisterMutating(t, "trigate-test-slow", fail, ignore)
 		c.RegisterValidating(t, "trigate-test-slow", validate)
@@ -117,7 +117,7 @@ func TestRequestsEndInTimeWhateverWebhooksDo(t *testing.T) {
 			_, _ = io.Copy(io.Discard, req.Body)
 			<-req.Context().Done()
 		}))
-		hook := validating(slow, "slow", ns, configMaps)
+		hook := slow.Validating("slow", ns, configMaps)
 		hook.TimeoutSeconds = ptr.To[int32](30)
 		c.RegisterValidating(t, "trigate-test-in-time", hook)
 		start := time.Now()
@@ -193,11 +193,11 @@ func TestWebhooksThatAnswerNonsense(t *testing.T) {
 		var mutatingHooks []admissionregistrationv1.MutatingWebhook
 		var validatingHooks []admissionregistrationv1.ValidatingWebhook
 		for name := range sorted(answers) {
-			fail, ignore := mutating(hook, name, ns, configMaps), mutating(hook, name+"-ignore", ns, configMaps)
+			fail, ignore := hook.Mutating(name, ns, configMaps), hook.Mutating(name+"-ignore", ns, configMaps)
 			fail.ObjectSelector, ignore.ObjectSelector = forCase(name), forCase(name+"-ignore")
 			ignore.FailurePolicy = ptr.To(admissionregistrationv1.Ignore)
 			mutatingHooks = append(mutatingHooks, fail, ignore)
-			validate := validating(hook, "v-"+name, ns, configMaps)
+			validate := hook.Validating("v-"+name, ns, configMaps)
 			validate.ObjectSelector = forCase("v-" + name)
 			validatingHooks = append(validatingHooks, validate)
 		}

@@ -20,26 +20,6 @@ import (
 // configMaps is a rule for the creation of ConfigMaps.
 var configMaps = framework.Rule("create", "", "v1", "configmaps")
 
-// mutating is a mutating webhook for one namespace.
-func mutating(hook *framework.Webhook, name, ns string, rules []admissionregistrationv1.RuleWithOperations) admissionregistrationv1.MutatingWebhook {
-	return admissionregistrationv1.MutatingWebhook{
-		Name: name + ".trigate.test", ClientConfig: hook.ClientConfig("/" + name), Rules: rules,
-		NamespaceSelector:       framework.InNamespace(ns),
-		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		AdmissionReviewVersions: []string{"v1"},
-	}
-}
-
-// validating is a validating webhook for one namespace.
-func validating(hook *framework.Webhook, name, ns string, rules []admissionregistrationv1.RuleWithOperations) admissionregistrationv1.ValidatingWebhook {
-	return admissionregistrationv1.ValidatingWebhook{
-		Name: name + ".trigate.test", ClientConfig: hook.ClientConfig("/" + name), Rules: rules,
-		NamespaceSelector:       framework.InNamespace(ns),
-		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
-		AdmissionReviewVersions: []string{"v1"},
-	}
-}
-
 func TestMutatingWebhooksChangeObjects(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
@@ -53,7 +33,7 @@ func TestMutatingWebhooksChangeObjects(t *testing.T) {
 			response.AuditAnnotations = map[string]string{"seen": "yes", "not/allowed": "no"}
 			return response
 		})
-		webhook := mutating(hook.Webhook, "change", ns, append(
+		webhook := hook.Mutating("change", ns, append(
 			framework.Rule("create,update", "", "v1", "configmaps"), framework.Rule("*", "apps", "v1", "deployments")...))
 		c.RegisterMutating(t, "trigate-test-mutate", webhook)
 
@@ -113,10 +93,10 @@ func TestWebhooksSayNoInTheirOwnWords(t *testing.T) {
 			}
 			return framework.Pass(r)
 		})
-		first := mutating(hook.Webhook, "first", ns, configMaps)
+		first := hook.Mutating("first", ns, configMaps)
 		first.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"by": "mutating"}}
 		c.RegisterMutating(t, "trigate-test-say-no", first)
-		second := validating(hook.Webhook, "second", ns, configMaps)
+		second := hook.Validating("second", ns, configMaps)
 		second.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"by": "validating"}}
 		c.RegisterValidating(t, "trigate-test-say-no", second)
 
@@ -165,9 +145,9 @@ func TestWebhooksAreAskedAgainAfterChanges(t *testing.T) {
 		again.Decide(appending("a"))
 		last.Decide(appending("l"))
 		hooks := []admissionregistrationv1.MutatingWebhook{
-			mutating(once.Webhook, "once", ns, configMaps),
-			mutating(again.Webhook, "again", ns, configMaps),
-			mutating(last.Webhook, "last", ns, configMaps),
+			once.Mutating("once", ns, configMaps),
+			again.Mutating("again", ns, configMaps),
+			last.Mutating("last", ns, configMaps),
 		}
 		hooks[1].ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
 		c.RegisterMutating(t, "trigate-test-again", hooks...)
@@ -192,7 +172,7 @@ func TestPluginsSeeWhatWebhooksAdd(t *testing.T) {
 		hook.Decide(func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 			return framework.JSONPatch(`[{"op":"add","path":"/spec/containers/-","value":{"name":"sidecar","image":"i"}}]`)
 		})
-		c.RegisterMutating(t, "trigate-test-sidecar", mutating(hook.Webhook, "sidecar", ns, framework.Rule("create", "", "v1", "pods")))
+		c.RegisterMutating(t, "trigate-test-sidecar", hook.Mutating("sidecar", ns, framework.Rule("create", "", "v1", "pods")))
 		created := admin.Send(t, "POST", core(ns, "pods"), pod).Want(t, 201)
 		if got := created.String(t, "spec", "containers", 1, "resources", "limits", "cpu"); got != "300m" {
 			t.Errorf("got a limit of %q for the sidecar, want 300m", got)
@@ -216,7 +196,7 @@ func TestMatchConditionsDecideWhetherAWebhookIsCalled(t *testing.T) {
 			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "called"}}
 		})
 		condition := func(name, expression string) admissionregistrationv1.ValidatingWebhook {
-			webhook := validating(hook.Webhook, name, ns, framework.Rule("create,update,delete", "", "v1", "configmaps"))
+			webhook := hook.Validating(name, ns, framework.Rule("create,update,delete", "", "v1", "configmaps"))
 			webhook.MatchConditions = []admissionregistrationv1.MatchCondition{
 				{Name: "this-one", Expression: fmt.Sprintf("request.name == '%s'", name)},
 				{Name: "under-test", Expression: expression},
@@ -271,15 +251,15 @@ func TestSelectorsDecideWhetherAWebhookIsCalled(t *testing.T) {
 		other := c.LabelledNamespace(t, map[string]string{"tier": "two"})
 		s.Hide(other, "OTHER")
 		hook := framework.StartRecorder(t)
-		byNamespace := validating(hook.Webhook, "by-namespace", ns, framework.Rule("*", "", "v1", "configmaps"))
+		byNamespace := hook.Validating("by-namespace", ns, framework.Rule("*", "", "v1", "configmaps"))
 		byNamespace.NamespaceSelector = &metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{
 			{Key: "tier", Operator: metav1.LabelSelectorOpIn, Values: []string{"one"}},
 		}}
-		byObject := validating(hook.Webhook, "by-object", ns, framework.Rule("*", "", "v1", "secrets"))
+		byObject := hook.Validating("by-object", ns, framework.Rule("*", "", "v1", "secrets"))
 		byObject.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"watched": "yes"}}
-		itself := validating(hook.Webhook, "itself", ns, framework.Rule("update", "", "v1", "namespaces"))
+		itself := hook.Validating("itself", ns, framework.Rule("update", "", "v1", "namespaces"))
 		itself.NamespaceSelector = byNamespace.NamespaceSelector
-		scoped := validating(hook.Webhook, "scoped", ns, framework.Rule("*", "*", "*", "*"))
+		scoped := hook.Validating("scoped", ns, framework.Rule("*", "*", "*", "*"))
 		scoped.Rules[0].Scope = ptr.To(admissionregistrationv1.ClusterScope)
 		scoped.ObjectSelector = &metav1.LabelSelector{MatchLabels: map[string]string{"trigate": "scoped"}}
 		scoped.NamespaceSelector = nil
@@ -319,7 +299,7 @@ func TestDryRunsCallOnlyWebhooksWithoutSideEffects(t *testing.T) {
 		admin := s.Admin(t)
 		ns := s.Namespace(t)
 		hook := framework.StartRecorder(t)
-		webhook := mutating(hook.Webhook, "none-on-dry-run", ns, framework.Rule("create,delete", "", "v1", "configmaps"))
+		webhook := hook.Mutating("none-on-dry-run", ns, framework.Rule("create,delete", "", "v1", "configmaps"))
 		webhook.SideEffects = ptr.To(admissionregistrationv1.SideEffectClassNoneOnDryRun)
 		c.RegisterMutating(t, "trigate-test-dry-run", webhook)
 		admin.Send(t, "POST", core(ns, "configmaps")+"?dryRun=All", configMap).Want(t, 201)
@@ -358,9 +338,9 @@ func TestWebhooksMatchEquivalentResources(t *testing.T) {
 		})
 		autoscalers := framework.Rule("create", "autoscaling", "v1", "horizontalpodautoscalers")
 		hooks := []admissionregistrationv1.MutatingWebhook{
-			mutating(equivalent.Webhook, "equivalent", ns, autoscalers),
-			mutating(exact.Webhook, "exact", ns, autoscalers),
-			mutating(scale.Webhook, "scale", ns, framework.Rule("update", "*", "*", "*/scale")),
+			equivalent.Mutating("equivalent", ns, autoscalers),
+			exact.Mutating("exact", ns, autoscalers),
+			scale.Mutating("scale", ns, framework.Rule("update", "*", "*", "*/scale")),
 		}
 		hooks[1].MatchPolicy = ptr.To(admissionregistrationv1.Exact)
 		c.RegisterMutating(t, "trigate-test-equivalent", hooks...)
@@ -409,8 +389,8 @@ func TestWebhooksGuardConnections(t *testing.T) {
 		refusing.Decide(func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 			return &admissionv1.AdmissionResponse{Result: &metav1.Status{Message: "no way in"}}
 		})
-		c.RegisterMutating(t, "trigate-test-connect", mutating(changing.Webhook, "change", ns, framework.Rule("connect", "", "v1", "pods/exec")))
-		c.RegisterValidating(t, "trigate-test-connect", validating(refusing.Webhook, "refuse", ns,
+		c.RegisterMutating(t, "trigate-test-connect", changing.Mutating("change", ns, framework.Rule("connect", "", "v1", "pods/exec")))
+		c.RegisterValidating(t, "trigate-test-connect", refusing.Validating("refuse", ns,
 			framework.Rule("connect", "", "v1", "pods/attach,pods/portforward,pods/proxy,services/proxy")))
 		admin.Send(t, "POST", core(ns, "pods"), pod).Want(t, 201)
 		admin.Send(t, "POST", core(ns, "services"), "{apiVersion: v1, kind: Service, metadata: {name: s1}, spec: {clusterIP: None}}").Want(t, 201)
@@ -431,7 +411,7 @@ func TestWebhooksAreToldWhoAsks(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		ns := s.Namespace(t)
 		hook := framework.StartRecorder(t)
-		c.RegisterValidating(t, "trigate-test-who", validating(hook.Webhook, "who", ns, framework.Rule("*", "", "v1", "configmaps")))
+		c.RegisterValidating(t, "trigate-test-who", hook.Validating("who", ns, framework.Rule("*", "", "v1", "configmaps")))
 		c.Grant(t, framework.Grant{
 			Name: "who", User: "system:serviceaccount:" + ns + ":default", Namespace: ns,
 			Rules: rules(framework.May("create,update,patch,delete", "", "configmaps")),
@@ -484,7 +464,7 @@ func TestWebhooksMayNotBreakObjects(t *testing.T) {
 		hook.Decide(func(r *admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
 			return framework.JSONPatch(patches[r.Name])
 		})
-		c.RegisterMutating(t, "trigate-test-break", mutating(hook.Webhook, "break", ns, configMaps))
+		c.RegisterMutating(t, "trigate-test-break", hook.Mutating("break", ns, configMaps))
 		for name := range sorted(patches) {
 			admin.Send(t, "POST", core(ns, "configmaps"), strings.ReplaceAll(configMap, "c1", name))
 		}
