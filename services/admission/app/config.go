@@ -68,6 +68,9 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 		Egress:            o.Egress,
 		AggregatorRouting: o.AggregatorRouting,
 	}
+	if err := checkPluginFiles(o.Admission); err != nil {
+		return nil, err
+	}
 	if err := c.newClients(o.serve.Kubeconfig); err != nil {
 		return nil, err
 	}

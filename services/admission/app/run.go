@@ -45,13 +45,14 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 	if err != nil {
 		return c.explain(err)
 	}
+	defer plugins.Close()
 	reading := process.NewInformers(process.InformersConfig{
 		API:       c.Kubernetes.Discovery().RESTClient(),
 		Factories: []process.InformerFactory{informers, extensionInformers},
 	})
 	grpcServer, err := serve.New(c.Serve)
 	if err != nil {
-		return errors.Join(err, plugins.Close())
+		return err
 	}
 	admissionv1.RegisterAdmissionServiceServer(grpcServer, server.New(server.Config{
 		Plugins:     plugins.Plugins,

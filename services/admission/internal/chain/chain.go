@@ -84,8 +84,7 @@ type Chain struct {
 	stop   chan struct{}
 }
 
-// New builds the chain. Its plugins start goroutines at once, which end when Run
-// does or by Close: one of them must be called, once.
+// New builds the chain. Its plugins start goroutines at once, which Close ends.
 func New(cfg Config) (*Chain, error) {
 	c := &Chain{
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Kubernetes.Discovery())),
@@ -155,13 +154,14 @@ func (c *Chain) initializers(cfg Config, generic *genericapiserver.Config, trans
 	if err != nil {
 		return nil, fmt.Errorf("preparing the plugins: %w", err)
 	}
-	return append(append(initializers, kubeInitializers...), lifecycle{c}), nil
+	// The first of them tells quota's workers to start.
+	return append([]admission.PluginInitializer{lifecycle{c}}, append(initializers, kubeInitializers...)...), nil
 }
 
-// lifecycle ties the plugins to Run. Upstream ties them to an API server: they
+// lifecycle ties the plugins to the chain. Upstream ties them to an API server: they
 // end when its requests have drained, and a post-start hook of it makes them
 // forget what discovery said. Neither happens to a server that never runs, so
-// this comes after upstream's initializers and says otherwise.
+// this comes right after upstream's generic initializer and says otherwise.
 type lifecycle struct{ chain *Chain }
 
 var _ admission.PluginInitializer = lifecycle{}
@@ -177,17 +177,14 @@ func (l lifecycle) Initialize(plugin admission.Interface) {
 }
 
 // Run makes the plugins forget now and then what discovery said, as upstream's
-// post-start hook does, and ends them when ctx ends.
+// post-start hook does, until ctx ends.
 func (c *Chain) Run(ctx context.Context) error {
 	wait.UntilWithContext(ctx, func(context.Context) { c.mapper.Reset() }, mapperResetInterval)
-	return c.Close()
-}
-
-// Close ends the plugins of a chain that is not run.
-func (c *Chain) Close() error {
-	close(c.stop)
 	return nil
 }
+
+// Close ends the plugins. It is called once, when they have answered.
+func (c *Chain) Close() { close(c.stop) }
 
 // serviceResolver returns how kube-apiserver finds the webhooks that are behind
 // a service.
