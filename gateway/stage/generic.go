@@ -35,7 +35,10 @@ func generic(opts kubeapiserveroptions.CompletedOptions, resources *serverstorag
 		return nil, err
 	}
 	if err := opts.SecureServing.ApplyToConfig(config); err != nil {
-		return nil, fmt.Errorf("--bind-address, --secure-port, --tls-cert-file, --tls-private-key-file: %w", err)
+		// Upstream's error has the reason, but neither the flag nor the file.
+		serving := opts.SecureServing
+		return nil, fmt.Errorf("--bind-address %s, --secure-port %d, --tls-cert-file %s, --tls-private-key-file %s: %w",
+			serving.BindAddress, serving.BindPort, serving.ServerCert.CertKey.CertFile, serving.ServerCert.CertKey.KeyFile, err)
 	}
 	return config, nil
 }

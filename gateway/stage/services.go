@@ -33,9 +33,9 @@ var readVerbs = []string{"get", "list", "watch"}
 var serviceRights = map[string][]rbacv1.PolicyRule{
 	// What tokens are bound to, and the last-used label of legacy token secrets.
 	authnUser: {
-		{Verbs: readVerbs, APIGroups: []string{""}, Resources: []string{"serviceaccounts", "secrets", "pods", "nodes", "configmaps"}},
+		{Verbs: readVerbs, APIGroups: []string{""}, Resources: []string{"serviceaccounts", "secrets", "pods", "nodes"}},
 		{Verbs: readVerbs, APIGroups: []string{"admissionregistration.k8s.io"}, Resources: []string{"validatingwebhookconfigurations", "mutatingwebhookconfigurations"}},
-		{Verbs: []string{"patch", "update"}, APIGroups: []string{""}, Resources: []string{"secrets"}},
+		{Verbs: []string{"patch"}, APIGroups: []string{""}, Resources: []string{"secrets"}},
 	},
 	// The objects of RBAC and of the Node authorizer's graph.
 	authzUser: {
