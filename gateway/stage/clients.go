@@ -30,6 +30,10 @@ func clients(config *genericapiserver.Config, informerName *cache.InformerName) 
 	factory := informers.NewSharedInformerFactoryWithOptions(client, resync,
 		informers.WithTransform(trimManagedFields),
 		informers.WithInformerName(informerName))
+	// Informers that are asked for after the factory has started never run. The hook
+	// that makes the system namespaces asks for this one while another hook starts the
+	// factory; in kube-apiserver an admission plugin has always done so before.
+	factory.Core().V1().Namespaces().Informer()
 	return client, factory, nil
 }
 
