@@ -106,6 +106,9 @@ func newServerChain(
 	if err != nil {
 		return nil, err
 	}
+	if err := holdHooks(server, config.Gates.WaitForWrites); err != nil {
+		return nil, err
+	}
 	accounts := config.Options.Authentication.ServiceAccounts
 	config.Tokens.InstallDiscovery(server.GenericAPIServer, accounts.Issuers[0], accounts.JWKSURI, config.Generic.ExternalAddress)
 	return server, nil

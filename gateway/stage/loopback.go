@@ -12,9 +12,9 @@ import (
 // compression on a local network.
 //
 // Its writes wait until the gates can take them, for as long as the caller's
-// context lasts. Upstream's hooks that write the bootstrap roles and priority
-// classes end the process when their writes fail for 30 s; a service that comes
-// later than that must not.
+// context lasts. The controllers in this process would otherwise fail over and over
+// while a gate is away, and some hooks of upstream end the process if that lasts
+// for 30 s.
 func loopback(config *genericapiserver.Config, waitForWrites func(context.Context) error) error {
 	client := config.LoopbackClientConfig
 	if client == nil {
