@@ -83,8 +83,11 @@ func run(ctx context.Context, opts *Options) error {
 // gateway could not start, or that it stopped serving by itself.
 func Run(ctx context.Context, opts CompletedOptions) error {
 	klog.FromContext(ctx).Info("Starting", "version", version.Get().GitVersion)
-	config, err := stage.BuildGenericConfig(ctx, opts.Server, opts.Gates.config())
+	config, err := stage.BuildGenericConfig(ctx, opts.Server, opts.Gates.config(), opts.EtcdStartupTimeout)
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while it waited for etcd
+		}
 		return oneLine(err)
 	}
 	defer config.Close()

@@ -5,6 +5,8 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
+	"time"
 
 	"gopkg.in/go-jose/go-jose.v2/jwt"
 	cliflag "k8s.io/component-base/cli/flag"
@@ -20,7 +22,13 @@ type Options struct {
 	Server *kubeapiserveroptions.ServerRunOptions
 	// Gates say where the three services are and how to reach them.
 	Gates *GatesOptions
+	// EtcdStartupTimeout bounds how long the start waits for etcd; 0 is no bound.
+	EtcdStartupTimeout time.Duration
 }
+
+// defaultEtcdStartupTimeout lets an etcd come minutes late, and has an operator
+// with a wrong address see the process end.
+const defaultEtcdStartupTimeout = 5 * time.Minute
 
 // NewOptions returns the options with their defaults.
 func NewOptions() *Options {
@@ -38,13 +46,15 @@ func NewOptions() *Options {
 	// authn into their place.
 	server.ServiceAccountIssuer = unboundIssuer{}
 	server.Authentication.ServiceAccounts.ExternalPublicKeysGetter = unboundKeys{}
-	return &Options{Server: server, Gates: NewGatesOptions()}
+	return &Options{Server: server, Gates: NewGatesOptions(), EtcdStartupTimeout: defaultEtcdStartupTimeout}
 }
 
 // Flags returns the flags by section.
 func (o *Options) Flags() cliflag.NamedFlagSets {
 	fss := o.Server.Flags()
 	o.Gates.AddFlags(fss.FlagSet("gates"))
+	fss.FlagSet("etcd").DurationVar(&o.EtcdStartupTimeout, "etcd-startup-timeout", o.EtcdStartupTimeout,
+		"How long to wait at the start for etcd to answer before giving up. 0 waits without limit.")
 	moved := fss.FlagSet("moved")
 	sections := sortedSections(fss)
 	replaceMovedFlags(sections, moved)
@@ -58,8 +68,9 @@ type CompletedOptions struct {
 }
 
 type completedOptions struct {
-	Server kubeapiserveroptions.CompletedOptions
-	Gates  GatesOptions
+	Server             kubeapiserveroptions.CompletedOptions
+	Gates              GatesOptions
+	EtcdStartupTimeout time.Duration
 }
 
 // Complete fills in what was left out. It opens no connection.
@@ -68,7 +79,7 @@ func (o *Options) Complete(ctx context.Context) (CompletedOptions, error) {
 	if err != nil {
 		return CompletedOptions{}, err
 	}
-	return CompletedOptions{&completedOptions{Server: server, Gates: *o.Gates}}, nil
+	return CompletedOptions{&completedOptions{Server: server, Gates: *o.Gates, EtcdStartupTimeout: o.EtcdStartupTimeout}}, nil
 }
 
 // Validate returns everything that is wrong with the options.
@@ -79,6 +90,9 @@ func (o CompletedOptions) Validate() []error {
 	}
 	if o.Server.Authentication.ClientCert.ClientCA == "" {
 		errs = append(errs, errors.New("--client-ca-file: required, or nobody could get in while a gate is down"))
+	}
+	if o.EtcdStartupTimeout < 0 {
+		errs = append(errs, fmt.Errorf("--etcd-startup-timeout: %s is negative", o.EtcdStartupTimeout))
 	}
 	return append(errs, o.Gates.Validate()...)
 }

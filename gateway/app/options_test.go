@@ -16,6 +16,7 @@ var ownFlags = []string{
 	"admission-endpoint",
 	"authn-endpoint",
 	"authz-endpoint",
+	"etcd-startup-timeout",
 	"gates-ca-file",
 	"gates-client-cert-file",
 	"gates-client-key-file",

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/endpoints/discovery/aggregated"
@@ -55,10 +56,15 @@ func schemes() []*runtime.Scheme {
 	return []*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme}
 }
 
-// BuildGenericConfig runs the stages, top to bottom. It connects to nothing but what a stage
-// needs to be built (a TLS listener). If a stage fails, what the ones before it
-// opened is closed, and the error names the stage.
-func BuildGenericConfig(ctx context.Context, opts kubeapiserveroptions.CompletedOptions, gatesConfig GatesConfig) (_ *Config, err error) {
+// BuildGenericConfig runs the stages, top to bottom. They open a TLS listener, start
+// to connect to the gates, and wait for etcd, for at most etcdTimeout. If a stage
+// fails, what the ones before it opened is closed, and the error names the stage.
+func BuildGenericConfig(
+	ctx context.Context,
+	opts kubeapiserveroptions.CompletedOptions,
+	gatesConfig GatesConfig,
+	etcdTimeout time.Duration,
+) (_ *Config, err error) {
 	c := &Config{Options: opts}
 	defer func() {
 		if err != nil {
@@ -109,5 +115,9 @@ func BuildGenericConfig(ctx context.Context, opts kubeapiserveroptions.Completed
 	}
 	readiness(c.Generic, c.Gates)
 	c.Generic.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
+	// Last, so that mistakes in the configuration are told at once.
+	if err = awaitEtcd(ctx, opts.Etcd.StorageConfig, etcdTimeout); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
 	return c, nil
 }
