@@ -264,7 +264,7 @@ func TestDefinitionThatIsNotKnown(t *testing.T) {
 	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "example.com/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}}}
 	attributes := admission.NewAttributesRecord(object, nil, v1.WithKind("Widget"), "plain", "w", v1.WithResource("widgets"), "", admission.Create, &metav1.CreateOptions{}, false, somebody)
 	err := service.Admit(t.Context(), attributes, nil)
-	if err == nil || !strings.Contains(err.Error(), "the admission gate is not available") {
+	if err == nil || !strings.Contains(err.Error(), "the admission gate could not decide") {
 		t.Errorf("Admit() = %v, want that nothing was decided", err)
 	}
 	servetest.Eventually(t, func() error {

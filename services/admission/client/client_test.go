@@ -373,7 +373,7 @@ func TestOutages(t *testing.T) {
 			want := &metav1.Status{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"},
 				Status:   metav1.StatusFailure, Code: http.StatusServiceUnavailable, Reason: metav1.StatusReasonServiceUnavailable,
-				Message: "the admission gate is not available, try again", Details: &metav1.StatusDetails{RetryAfterSeconds: 1},
+				Message: "the admission gate could not decide on the request, please try again", Details: &metav1.StatusDetails{RetryAfterSeconds: 1},
 			}
 			if diff := cmp.Diff(want, responsewriters.ErrorToAPIStatus(err)); diff != "" {
 				t.Errorf("the status (-want +got):\n%s", diff)

@@ -52,7 +52,7 @@ func undecided(ctx context.Context, err error) error {
 			Status:  metav1.StatusFailure,
 			Code:    http.StatusServiceUnavailable,
 			Reason:  metav1.StatusReasonServiceUnavailable,
-			Message: "the admission gate is not available, try again",
+			Message: "the admission gate could not decide on the request, please try again",
 			Details: &metav1.StatusDetails{RetryAfterSeconds: retryAfterSeconds},
 		},
 		cause: err,
