@@ -31,6 +31,11 @@ func start(name, logFile string, stdout io.Writer, args ...string) (*process, er
 	if err != nil {
 		return nil, err
 	}
+	return startPath(name, path, logFile, stdout, args...)
+}
+
+// startPath is start for a program whose path is known. Name is what errors call it.
+func startPath(name, path, logFile string, stdout io.Writer, args ...string) (*process, error) {
 	if err := os.MkdirAll(filepath.Dir(logFile), 0o755); err != nil {
 		return nil, err
 	}
