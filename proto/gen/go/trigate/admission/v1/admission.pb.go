@@ -1425,10 +1425,10 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ENCODING_PROTOBUF\x10\x01\x12\x11\n" +
 	"\rENCODING_JSON\x10\x02\x12\x11\n" +
-	"\rENCODING_CBOR\x10\x032\xbf\x01\n" +
-	"\x10AdmissionService\x12P\n" +
-	"\x05Admit\x12\".trigate.admission.v1.AdmitRequest\x1a#.trigate.admission.v1.AdmitResponse\x12Y\n" +
-	"\bValidate\x12%.trigate.admission.v1.ValidateRequest\x1a&.trigate.admission.v1.ValidateResponseBJZHgithub.com/trigate/trigate/proto/gen/go/trigate/admission/v1;admissionv1b\x06proto3"
+	"\rENCODING_CBOR\x10\x032\xc9\x01\n" +
+	"\x10AdmissionService\x12U\n" +
+	"\x05Admit\x12\".trigate.admission.v1.AdmitRequest\x1a#.trigate.admission.v1.AdmitResponse\"\x03\x90\x02\x02\x12^\n" +
+	"\bValidate\x12%.trigate.admission.v1.ValidateRequest\x1a&.trigate.admission.v1.ValidateResponse\"\x03\x90\x02\x02BJZHgithub.com/trigate/trigate/proto/gen/go/trigate/admission/v1;admissionv1b\x06proto3"
 
 var (
 	file_trigate_admission_v1_admission_proto_rawDescOnce sync.Once
