@@ -87,7 +87,7 @@ func startStock(dir string, opts StockOptions) (_ *Cluster, err error) {
 	if err := launch("trigate-local", append([]string{"etcd"}, etcdArgs(dir, etcdURL, layout)...)...); err != nil {
 		return nil, err
 	}
-	args := append(stockArgs(layout, etcdURL, apiPort), "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog)
+	args := append(stockArgs(layout, etcdURL, apiPort), "--audit-policy-file="+policy, "--audit-log-path="+c.AuditLog, auditLogMaxSize)
 	if err := launch("kube-apiserver", append(args, opts.Args...)...); err != nil {
 		return nil, err
 	}

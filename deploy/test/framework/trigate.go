@@ -61,6 +61,7 @@ func startTrigate(dir string, opts TrigateOptions) (*Cluster, error) {
 		"--dir=" + dir, "--port=0",
 		"--gateway-arg=--audit-policy-file=" + policy,
 		"--gateway-arg=--audit-log-path=" + c.AuditLog,
+		"--gateway-arg=" + auditLogMaxSize,
 	}, opts.Args...)
 	stdout := &lockedBuffer{}
 	runner, err := start("trigate-local", filepath.Join(dir, "runner.log"), stdout, args...)
