@@ -61,7 +61,7 @@ func TestFromClaims(t *testing.T) {
 		"subject a number":           {replace(`"system:serviceaccount:shop:cart"`, `7`), "claims.sub"},
 		"no audience":                {replace(`["api"]`, `[]`), "claims.aud"},
 		"audience null":              {replace(`["api"]`, `null`), "claims.aud"},
-		"empty audience":             {replace(`["api"]`, `["api",""]`), "claims.aud"},
+		"empty audience":             {replace(`["api"]`, `["api",""]`), ""},
 		"audience a number":          {replace(`["api"]`, `7`), "claims.aud"},
 		"no iat":                     {replace(`"iat":1700000000,`, ``), "claims.iat"},
 		"iat zero":                   {replace(`"iat":1700000000`, `"iat":0`), "claims.iat"},

@@ -402,7 +402,7 @@ type IssueTokenRequest struct {
 	// The claims as a JSON object: the registered claims (RFC 7519) without `iss`,
 	// which the service sets, and `kubernetes.io` with the private claims of
 	// k8s.io/kubernetes/pkg/serviceaccount. `sub` has to be the service account that
-	// the private claims name. At most 64 KiB.
+	// the private claims name. At most 8 MiB.
 	Claims        []byte `protobuf:"bytes,1,opt,name=claims,proto3" json:"claims,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
