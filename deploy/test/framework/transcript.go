@@ -195,6 +195,11 @@ var varyingFields = []string{
 	"authentication.kubernetes.io/credential-id",
 }
 
+// unorderedFields are lists in any order. managedFields are in that of their times,
+// in which writes of the same second stand in any order; rules are in that in which
+// the bindings lie in a map.
+var unorderedFields = []string{"managedFields", "resourceRules", "nonResourceRules"}
+
 // normalise returns decoded JSON without what may differ.
 func normalise(value any, text func(string) string) any {
 	switch value := value.(type) {
@@ -214,7 +219,7 @@ func normalise(value any, text func(string) string) any {
 				continue
 			}
 			normal[key] = normalise(field, text)
-			if key == "managedFields" {
+			if slices.Contains(unorderedFields, key) {
 				sortByText(normal[key])
 			}
 		}
@@ -224,8 +229,7 @@ func normalise(value any, text func(string) string) any {
 	}
 }
 
-// sortByText gives a list an order of its own. managedFields are in the order of
-// their times, in which writes of the same second stand in any order.
+// sortByText gives a list an order of its own.
 func sortByText(list any) {
 	items, ok := list.([]any)
 	if !ok {
