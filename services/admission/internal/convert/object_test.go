@@ -123,12 +123,14 @@ func TestExternalTypes(t *testing.T) {
 		"scale of a deployment":   {&autoscaling.Scale{Spec: autoscaling.ScaleSpec{Replicas: 3}}, scaleKind, deployments},
 		"create options": {
 			&metav1.CreateOptions{TypeMeta: metav1.TypeMeta{APIVersion: "meta.k8s.io/v1", Kind: "CreateOptions"}, DryRun: []string{"All"}, FieldManager: "m"},
-			schema.GroupVersionKind{}, schema.GroupVersionResource{},
+			schema.GroupVersionKind{},
+			schema.GroupVersionResource{},
 		},
 		"update options without type meta": {&metav1.UpdateOptions{FieldValidation: "Strict"}, schema.GroupVersionKind{}, schema.GroupVersionResource{}},
 		"delete options": {
 			&metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(uid), GracePeriodSeconds: new(int64)},
-			schema.GroupVersionKind{}, schema.GroupVersionResource{},
+			schema.GroupVersionKind{},
+			schema.GroupVersionResource{},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -66,7 +66,7 @@ func EncodeOutcome(o Outcome) *admissionv1.Outcome {
 // one that only wraps one: so do upstream's handlers when they answer.
 func encodeFailure(err error) *admissionv1.Failure {
 	failure := &admissionv1.Failure{Message: err.Error()}
-	if status, ok := err.(apierrors.APIStatus); ok { //nolint:errorlint // see above
+	if status, ok := err.(apierrors.APIStatus); ok {
 		failure.Status = encodeStatus(status.Status())
 	}
 	return failure
@@ -129,7 +129,7 @@ func encodeStatus(s metav1.Status) *admissionv1.Status {
 	m := &admissionv1.Status{Status: s.Status, Message: s.Message, Reason: string(s.Reason), Code: s.Code}
 	if s.ListMeta != (metav1.ListMeta{}) {
 		m.Metadata = &admissionv1.StatusMetadata{
-			SelfLink:           s.SelfLink,
+			SelfLink:           s.GetSelfLink(),
 			ResourceVersion:    s.ResourceVersion,
 			Continue:           s.Continue,
 			RemainingItemCount: s.RemainingItemCount,
@@ -154,11 +154,11 @@ func decodeStatus(m *admissionv1.Status) metav1.Status {
 	}
 	if meta := m.GetMetadata(); meta != nil {
 		s.ListMeta = metav1.ListMeta{
-			SelfLink:           meta.GetSelfLink(),
 			ResourceVersion:    meta.GetResourceVersion(),
 			Continue:           meta.GetContinue(),
 			RemainingItemCount: meta.RemainingItemCount,
 		}
+		s.SetSelfLink(meta.GetSelfLink())
 	}
 	if d := m.GetDetails(); d != nil {
 		s.Details = &metav1.StatusDetails{

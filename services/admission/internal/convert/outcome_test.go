@@ -27,7 +27,10 @@ func TestRejectionsRoundTrip(t *testing.T) {
 	forbidden := apierrors.NewForbidden(schema.GroupResource{Group: "apps", Resource: "deployments"}, "d", errors.New("exceeded quota"))
 	terminating := apierrors.NewForbidden(schema.GroupResource{Resource: "pods"}, "p", errors.New("is being terminated"))
 	terminating.ErrStatus.Details.Causes = []metav1.StatusCause{{Type: "NamespaceTerminating", Message: "namespace ns is being terminated", Field: "metadata.namespace"}}
+	linked := &apierrors.StatusError{}
+	linked.ErrStatus.SetSelfLink("s")
 	for name, err := range map[string]error{
+		"a self link":       linked,
 		"a status":          forbidden,
 		"causes":            terminating,
 		"field errors":      apierrors.NewInvalid(schema.GroupKind{Kind: "Pod"}, "p", field.ErrorList{field.Required(field.NewPath("spec"), "why"), field.Invalid(field.NewPath("a").Index(1), 2, "no")}),
@@ -39,7 +42,7 @@ func TestRejectionsRoundTrip(t *testing.T) {
 		"a wrapped status":  fmt.Errorf("wrapped: %w", forbidden),
 		"an aggregate":      utilerrors.NewAggregate([]error{forbidden, errors.New("more")}),
 		"a webhook's own status": &apierrors.StatusError{ErrStatus: metav1.Status{
-			ListMeta: metav1.ListMeta{SelfLink: "s", ResourceVersion: "1", Continue: "c", RemainingItemCount: &remaining},
+			ListMeta: metav1.ListMeta{ResourceVersion: "1", Continue: "c", RemainingItemCount: &remaining},
 			Status:   "Odd", Message: "no \xff UTF-8 100%", Reason: "My Reason", Code: http.StatusTeapot,
 			Details: &metav1.StatusDetails{Name: "n", Group: "g", Kind: "k", UID: "u", RetryAfterSeconds: 2},
 		}},
@@ -54,8 +57,8 @@ func TestRejectionsRoundTrip(t *testing.T) {
 			if diff := cmp.Diff(responsewriters.ErrorToAPIStatus(err), responsewriters.ErrorToAPIStatus(got.Err)); diff != "" {
 				t.Errorf("the answer (-want +got):\n%s", diff)
 			}
-			if status, ok := err.(*apierrors.StatusError); ok { //nolint:errorlint // only a plain one
-				if back, ok := got.Err.(*apierrors.StatusError); !ok || !cmp.Equal(status.ErrStatus, back.ErrStatus) { //nolint:errorlint // as above
+			if status, ok := err.(*apierrors.StatusError); ok { // only a plain one
+				if back, ok := got.Err.(*apierrors.StatusError); !ok || !cmp.Equal(status.ErrStatus, back.ErrStatus) {
 					t.Errorf("the status is %#v, want %#v", got.Err, err)
 				}
 			}

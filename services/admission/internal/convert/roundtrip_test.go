@@ -15,10 +15,10 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
-	"k8s.io/apimachinery/pkg/util/dump"
 	aggregatorscheme "k8s.io/kube-aggregator/pkg/apiserver/scheme"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	kubetesting "k8s.io/kubernetes/pkg/api/testing"
+	"k8s.io/utils/dump"
 	"sigs.k8s.io/randfill"
 
 	"github.com/trigate/trigate/services/admission/internal/convert"
@@ -36,8 +36,10 @@ func TestBuiltInKindsRoundTrip(t *testing.T) {
 		funcs  fuzzer.FuzzerFuncs
 	}{
 		"kube": {legacyscheme.Scheme, legacyscheme.Codecs, kubetesting.FuzzerFuncs},
-		"apiextensions": {apiextensionsapiserver.Scheme, apiextensionsapiserver.Codecs,
-			fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, apiextensionsfuzzer.Funcs)},
+		"apiextensions": {
+			apiextensionsapiserver.Scheme, apiextensionsapiserver.Codecs,
+			fuzzer.MergeFuzzerFuncs(metafuzzer.Funcs, apiextensionsfuzzer.Funcs),
+		},
 		"aggregator": {aggregatorscheme.Scheme, aggregatorscheme.Codecs, metafuzzer.Funcs},
 	} {
 		t.Run(name, func(t *testing.T) {
