@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // Program is a program that a test runs beside the control planes. It ends with
@@ -35,6 +36,14 @@ func StartProgram(tb testing.TB, name string, args ...string) *Program {
 	return &Program{p: p}
 }
 
+// Kill ends the program at once, before the test does.
+func (p *Program) Kill(tb testing.TB) {
+	tb.Helper()
+	if err := p.p.kill(); err != nil {
+		tb.Fatal(err)
+	}
+}
+
 // Ended returns an error with the end of the program's log once it has ended.
 func (p *Program) Ended() error { return p.p.ended() }
 
@@ -59,11 +68,9 @@ func FreePort(tb testing.TB) int {
 
 // Stream is a kubectl that runs on while the test does other things.
 type Stream struct {
-	// Lines are those that it prints on stdout. The channel is closed at its end.
-	Lines <-chan string
-
-	cmd  *exec.Cmd
-	done chan struct{}
+	cmd   *exec.Cmd
+	lines <-chan string // of its stdout, closed at its end
+	done  chan struct{}
 }
 
 // KubectlStream starts the stock kubectl as the administrator. It is killed at the
@@ -83,7 +90,7 @@ func (c *Cluster) KubectlStream(tb testing.TB, args ...string) *Stream {
 		tb.Fatalf("running kubectl %s: %v", strings.Join(args, " "), err)
 	}
 	lines := make(chan string, 100)
-	s := &Stream{Lines: lines, cmd: cmd, done: make(chan struct{})}
+	s := &Stream{cmd: cmd, lines: lines, done: make(chan struct{})}
 	go func() { // ends with the process, which the cleanup waits for
 		defer close(s.done)
 		scanner := bufio.NewScanner(stdout)
@@ -95,7 +102,7 @@ func (c *Cluster) KubectlStream(tb testing.TB, args ...string) *Stream {
 	}()
 	tb.Cleanup(func() {
 		_ = cmd.Process.Kill() // it may have ended
-		for range s.Lines {
+		for range s.lines {
 			// so that the goroutine does not wait for a reader
 		}
 		<-s.done
@@ -103,8 +110,40 @@ func (c *Cluster) KubectlStream(tb testing.TB, args ...string) *Stream {
 	return s
 }
 
+// Next returns the next line that kubectl prints on stdout.
+func (s *Stream) Next(tb testing.TB) string {
+	tb.Helper()
+	select {
+	case line, open := <-s.lines:
+		if !open {
+			<-s.done
+			tb.Fatalf("kubectl ended with exit code %d", s.cmd.ProcessState.ExitCode())
+		}
+		return line
+	case <-time.After(Timeout):
+		tb.Fatalf("kubectl printed nothing within %v", Timeout)
+		return ""
+	}
+}
+
+// Running tells whether kubectl has neither ended nor printed anything more.
+func (s *Stream) Running() bool {
+	select {
+	case <-s.lines:
+		return false
+	default:
+		return true
+	}
+}
+
 // Wait waits for the end of kubectl and returns its exit code.
-func (s *Stream) Wait() int {
-	<-s.done
-	return s.cmd.ProcessState.ExitCode()
+func (s *Stream) Wait(tb testing.TB) int {
+	tb.Helper()
+	select {
+	case <-s.done:
+		return s.cmd.ProcessState.ExitCode()
+	case <-time.After(Timeout):
+		tb.Fatalf("kubectl did not end within %v", Timeout)
+		return -1
+	}
 }

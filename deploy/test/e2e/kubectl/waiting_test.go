@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/tools/clientcmd"
@@ -39,7 +38,7 @@ func TestWatchPrintsTable(t *testing.T) {
 		watch := c.KubectlStream(t, "get", "deployments", "--namespace", namespace, "--watch")
 		c.MustKubectl(t, "create", "deployment", "web", "--image=web:1", "--replicas=0", "--namespace", namespace)
 		for _, want := range [][]string{{"NAME", "READY", "UP-TO-DATE", "AVAILABLE", "AGE"}, {"web", "0/0", "0", "0"}} {
-			if got := strings.Fields(next(t, watch)); len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
+			if got := strings.Fields(watch.Next(t)); len(got) < len(want) || !slices.Equal(got[:len(want)], want) {
 				t.Errorf("kubectl get --watch printed %q, want %q", got, want)
 			}
 		}
@@ -55,16 +54,11 @@ func TestDeleteWaitsForTheEnd(t *testing.T) {
 		if got := c.MustKubectl(t, "get", "configmap", "finalized", "--namespace", namespace, "--output", "jsonpath={.metadata.deletionTimestamp}"); got == "" {
 			t.Error("the object with a finalizer has no deletion timestamp")
 		}
-		select {
-		case line, open := <-deletion.Lines:
-			t.Errorf("kubectl delete --wait did not wait: it printed %q (still running: %v)", line, open)
-		default:
+		if !deletion.Running() {
+			t.Error("kubectl delete --wait did not wait")
 		}
 		c.MustKubectl(t, "patch", "configmap", "finalized", "--type=merge", "--patch", `{"metadata": {"finalizers": null}}`, "--namespace", namespace)
-		if line, open := nextOrEnd(t, deletion); open {
-			t.Errorf("kubectl delete printed %q, want its end", line)
-		}
-		if code := deletion.Wait(); code != 0 {
+		if code := deletion.Wait(t); code != 0 {
 			t.Errorf("kubectl delete --wait: exit code = %d, want 0", code)
 		}
 	})
@@ -108,30 +102,8 @@ func TestBadCredentials(t *testing.T) {
 func expectLines(t *testing.T, stream *framework.Stream, want ...string) {
 	t.Helper()
 	for _, line := range want {
-		if diff := cmp.Diff(line, next(t, stream)); diff != "" {
+		if diff := cmp.Diff(line, stream.Next(t)); diff != "" {
 			t.Errorf("line of kubectl (-want +got):\n%s", diff)
 		}
-	}
-}
-
-// next is the next line that kubectl prints.
-func next(t *testing.T, stream *framework.Stream) string {
-	t.Helper()
-	line, open := nextOrEnd(t, stream)
-	if !open {
-		t.Fatalf("kubectl ended with exit code %d", stream.Wait())
-	}
-	return line
-}
-
-// nextOrEnd waits for a line, or for the end of kubectl.
-func nextOrEnd(t *testing.T, stream *framework.Stream) (string, bool) {
-	t.Helper()
-	select {
-	case line, open := <-stream.Lines:
-		return line, open
-	case <-time.After(framework.Timeout):
-		t.Fatalf("kubectl printed nothing within %v", framework.Timeout)
-		return "", false
 	}
 }
