@@ -125,10 +125,15 @@ func TestUsersNamedByHeaders(t *testing.T) {
 	})
 }
 
+// validating is a webhook for all writes of ConfigMaps in a namespace, but for the one
+// that a controller makes there sooner or later.
 func validating(hook *framework.Webhook, ns string) admissionregistrationv1.ValidatingWebhook {
 	return admissionregistrationv1.ValidatingWebhook{
 		Name: "limits.trigate.test", ClientConfig: hook.ClientConfig("/"),
-		Rules:                   framework.Rule("*", "", "v1", "configmaps,pods/exec,services/proxy"),
+		Rules: framework.Rule("*", "", "v1", "configmaps"),
+		MatchConditions: []admissionregistrationv1.MatchCondition{{
+			Name: "of-a-test", Expression: "request.name != 'kube-root-ca.crt'",
+		}},
 		NamespaceSelector:       framework.InNamespace(ns),
 		SideEffects:             ptr.To(admissionregistrationv1.SideEffectClassNone),
 		AdmissionReviewVersions: []string{"v1"},
