@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
@@ -26,6 +27,7 @@ import (
 func TestMain(m *testing.M) { framework.Main(m) }
 
 func TestDeploymentMakesReplicaSetMakesPods(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		ctx := t.Context()
 		client, namespace := c.Client(t), c.Namespace(t)
@@ -77,6 +79,7 @@ func TestDeploymentMakesReplicaSetMakesPods(t *testing.T) {
 }
 
 func TestJobMakesPods(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		client, namespace := c.Client(t), c.Namespace(t)
 		job, err := client.BatchV1().Jobs(namespace).Create(t.Context(), &batchv1.Job{
@@ -106,6 +109,7 @@ func TestJobMakesPods(t *testing.T) {
 }
 
 func TestNamespaceIsEmptiedAndDeleted(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		ctx := t.Context()
 		client, namespace := c.Client(t), c.Namespace(t)
@@ -159,8 +163,6 @@ func TestNamespaceIsEmptiedAndDeleted(t *testing.T) {
 			}
 			return nil
 		})
-		// The test's own list, by every type that can be listed in a namespace, would be
-		// the controller's work once more: these are what the namespace had.
 		for _, resource := range []string{"configmaps", "secrets", "serviceaccounts", "pods", "replicasets.apps", "deployments.apps"} {
 			if left := c.MustKubectl(t, "get", resource, "--namespace", namespace, "--output", "name"); left != "" {
 				t.Errorf("the deleted namespace still has %s", left)
@@ -170,6 +172,7 @@ func TestNamespaceIsEmptiedAndDeleted(t *testing.T) {
 }
 
 func TestEveryNamespaceHasServiceAccountAndRootCertificate(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		ctx := t.Context()
 		client := c.Client(t)
@@ -178,21 +181,8 @@ func TestEveryNamespaceHasServiceAccountAndRootCertificate(t *testing.T) {
 			t.Fatal(err)
 		}
 		own := c.Namespace(t)
-		namespaces, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		checked := map[string]bool{}
-		for _, namespace := range namespaces.Items {
-			if namespace.DeletionTimestamp == nil {
-				awaitContents(t, client, namespace.Name, string(authority))
-				checked[namespace.Name] = true
-			}
-		}
-		for _, name := range []string{"default", "kube-system", "kube-public", "kube-node-lease", own} {
-			if !checked[name] {
-				t.Errorf("there is no namespace %s", name)
-			}
+		for _, namespace := range []string{"default", "kube-system", "kube-public", "kube-node-lease", own} {
+			awaitContents(t, client, namespace, string(authority))
 		}
 
 		t.Log("both come back if they are deleted")
@@ -206,7 +196,40 @@ func TestEveryNamespaceHasServiceAccountAndRootCertificate(t *testing.T) {
 	})
 }
 
+// TestReadyControlPlaneIsComplete starts control planes of its own: what a new one
+// has by itself has to be there when it says that it is ready, not a minute later.
+func TestReadyControlPlaneIsComplete(t *testing.T) {
+	t.Parallel()
+	check := func(t *testing.T, c *framework.Cluster) {
+		client := c.Client(t)
+		for _, namespace := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+			if _, err := client.CoreV1().Namespaces().Get(t.Context(), namespace, metav1.GetOptions{}); err != nil {
+				t.Errorf("namespace %s: %v", namespace, err)
+			}
+		}
+		if _, err := client.RbacV1().ClusterRoleBindings().Get(t.Context(), "cluster-admin", metav1.GetOptions{}); err != nil {
+			t.Errorf("cluster role binding: %v", err)
+		}
+		if _, err := client.SchedulingV1().PriorityClasses().Get(t.Context(), "system-node-critical", metav1.GetOptions{}); err != nil {
+			t.Errorf("priority class: %v", err)
+		}
+		// Stock kube-apiserver makes this Service right after it is ready.
+		framework.EventuallyWithin(t, 10*time.Second, "the Service kubernetes", func() error {
+			_, err := client.CoreV1().Services("default").Get(t.Context(), "kubernetes", metav1.GetOptions{})
+			return err
+		})
+		pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "web"}, Spec: podSpec("web:1")}
+		framework.EventuallyWithin(t, 10*time.Second, "a Pod, which needs the default service account", func() error {
+			_, err := client.CoreV1().Pods("default").Create(t.Context(), pod, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}})
+			return err
+		})
+	}
+	t.Run(framework.Stock, func(t *testing.T) { check(t, framework.StartStock(t, framework.StockOptions{})) })
+	t.Run(framework.Trigate, func(t *testing.T) { check(t, framework.StartTrigate(t, framework.TrigateOptions{})) })
+}
+
 func TestQuotaStatusIsFilled(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		ctx := t.Context()
 		client, namespace := c.Client(t), c.Namespace(t)
@@ -251,6 +274,7 @@ func TestQuotaStatusIsFilled(t *testing.T) {
 }
 
 func TestServiceGetsEndpointSlice(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		client, namespace := c.Client(t), c.Namespace(t)
 		if _, err := client.CoreV1().Services(namespace).Create(t.Context(), &corev1.Service{
@@ -275,6 +299,7 @@ func TestServiceGetsEndpointSlice(t *testing.T) {
 // TestControllersWorkAsTheirServiceAccounts proves that each controller works as a service
 // account of its own, with a token that the cluster issued to it.
 func TestControllersWorkAsTheirServiceAccounts(t *testing.T) {
+	t.Parallel()
 	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
 		client, namespace := c.Client(t), c.Namespace(t)
 		deployment, err := client.AppsV1().Deployments(namespace).Create(t.Context(), webDeployment(1), metav1.CreateOptions{})
@@ -303,9 +328,14 @@ func TestControllersWorkAsTheirServiceAccounts(t *testing.T) {
 
 const rootCertificate = "kube-root-ca.crt"
 
-// awaitContents waits for what every namespace has.
+// awaitContents waits for what every namespace has. The namespace itself has to be
+// there.
 func awaitContents(t *testing.T, client kubernetes.Interface, namespace, authority string) {
 	t.Helper()
+	if _, err := client.CoreV1().Namespaces().Get(context.Background(), namespace, metav1.GetOptions{}); err != nil {
+		t.Errorf("namespace %s: %v", namespace, err)
+		return
+	}
 	framework.Eventually(t, "default service account in "+namespace, func() error {
 		_, err := client.CoreV1().ServiceAccounts(namespace).Get(context.Background(), "default", metav1.GetOptions{})
 		return err
