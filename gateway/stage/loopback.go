@@ -4,9 +4,17 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
 
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/client-go/rest"
 )
+
+// kubeAPIServer is the name by which Kubernetes knows the server that this one stands
+// for.
+const kubeAPIServer = "kube-apiserver"
 
 // loopback sets up the client by which the server calls itself: protobuf, and no
 // compression on a local network.
@@ -22,6 +30,9 @@ func loopback(config *genericapiserver.Config, waitForWrites func(context.Contex
 	}
 	client.ContentConfig.ContentType = "application/vnd.kubernetes.protobuf"
 	client.DisableCompression = true
+	// What the server writes by itself names its manager in managedFields, and that is
+	// taken from the client's name.
+	client.UserAgent = strings.Replace(rest.DefaultKubernetesUserAgent(), filepath.Base(os.Args[0]), kubeAPIServer, 1)
 	client.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		return &gatedWrites{next: next, wait: waitForWrites}
 	})
