@@ -144,7 +144,7 @@ func TestWebhooksThatAnswerNonsense(t *testing.T) {
 		"redirect": func(w http.ResponseWriter, uid string) { w.Header().Set("Location", "/right"); w.WriteHeader(302) },
 		"retry-after": func(w http.ResponseWriter, uid string) {
 			w.Header().Set("Retry-After", "0")
-			http.Error(w, "later", 503)
+			http.Error(w, "later", http.StatusServiceUnavailable)
 		},
 		"empty":      func(w http.ResponseWriter, uid string) {},
 		"no-json":    func(w http.ResponseWriter, uid string) { fmt.Fprint(w, "nonsense") },

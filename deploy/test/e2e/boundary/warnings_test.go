@@ -46,7 +46,7 @@ func TestWarningsOfWebhooksReachTheClient(t *testing.T) {
 
 		// Neighbours: what does not fit into a header, as it is or at all.
 		warnings = []string{
-			"", "with \"quotes\" and \\ backslash", "line\nbreak", "carriage\rreturn", "tab\tand \x01 control", strings.Repeat("long ", 200), " blanks ", "nul\x00", "‮reversed",
+			"", "with \"quotes\" and \\ backslash", "line\nbreak", "carriage\rreturn", "tab\tand \x01 control", strings.Repeat("long ", 200), " blanks ", "nul\x00", "\u202ereversed",
 		}
 		admin.Send(t, "POST", core(ns, "configmaps"), named("c4")).Want(t, 201)
 		warnings = nil
