@@ -90,7 +90,11 @@ func Run(ctx context.Context, opts CompletedOptions) error {
 		}
 		return oneLine(err)
 	}
-	defer config.Close()
+	defer func() {
+		if err := config.Close(); err != nil {
+			klog.FromContext(ctx).Error(err, "Closing what the stages opened")
+		}
+	}()
 	server, err := chain.New(config)
 	if err != nil {
 		return oneLine(err)

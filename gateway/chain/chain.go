@@ -79,7 +79,7 @@ func newAggregatorConfig(
 		return nil, err
 	}
 	generic := &aggregator.GenericConfig.Config
-	generic.BuildHandlerChainFunc = stage.WrapHandlers(generic.BuildHandlerChainFunc)
+	generic.BuildHandlerChainFunc = config.WrapHandlers(generic.BuildHandlerChainFunc)
 	return aggregator, nil
 }
 

@@ -13,8 +13,8 @@ const admissionHook = "start-apiserver-admission-initializer"
 
 // admission sets up the one admission chain of all three servers: the client of
 // the admission gate, where the plugins and their initializers are.
-func admission(config *genericapiserver.Config, remote *admissionclient.Client) error {
-	config.AdmissionControl = remote
+func admission(config *genericapiserver.Config, remote *admissionclient.Client, reviews *tokenReviews) error {
+	config.AdmissionControl = &noteReviews{next: remote, reviews: reviews}
 	return config.AddPostStartHook(admissionHook, func(hook genericapiserver.PostStartHookContext) error {
 		go func() { // ends with the server's context
 			if err := remote.WaitReady(hook); err == nil {

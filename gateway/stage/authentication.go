@@ -29,6 +29,7 @@ func authentication(
 	config *genericapiserver.Config,
 	opts *kubeoptions.BuiltInAuthenticationOptions,
 	tokens authenticator.Token,
+	reviews *tokenReviews,
 	gatesCAFile string,
 ) (*serviceCertificates, error) {
 	upstream, err := opts.ToAuthenticationConfig()
@@ -46,7 +47,7 @@ func authentication(
 	config.Authentication.APIAudiences = upstream.APIAudiences
 
 	services := newServiceCertificates(gatesCA)
-	config.Authentication.Authenticator = requestAuthenticator(upstream, services, noteToken{tokens})
+	config.Authentication.Authenticator = requestAuthenticator(upstream, services, &reviewedToken{next: noteToken{tokens}, reviews: reviews})
 	describeBearerToken(config)
 	return services, nil
 }

@@ -38,7 +38,8 @@ type Config struct {
 	// Tokens issue service-account tokens and publish their keys.
 	Tokens *Tokens
 
-	closers []func() error
+	undecided *undecidedRequests
+	closers   []func() error
 }
 
 // Close ends what the stages opened, the last first.
@@ -65,7 +66,7 @@ func BuildGenericConfig(
 	gatesConfig GatesConfig,
 	etcdTimeout time.Duration,
 ) (_ *Config, err error) {
-	c := &Config{Options: opts}
+	c := &Config{Options: opts, undecided: newUndecidedRequests()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
@@ -97,17 +98,18 @@ func BuildGenericConfig(
 	if c.StorageFactory, err = storage(c.Generic, opts.Etcd); err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
-	services, err := authentication(c.Generic, opts.Authentication, authnclient.NewToken(c.Gates.Authn), gatesConfig.CAFile)
+	reviews := newTokenReviews()
+	services, err := authentication(c.Generic, opts.Authentication, authnclient.NewToken(c.Gates.Authn), reviews, gatesConfig.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("authentication: %w", err)
 	}
 	if err = authorization(c.Generic, c.Gates.Authz, services); err != nil {
 		return nil, fmt.Errorf("authorization: %w", err)
 	}
-	if err = audit(c.Generic, opts.Audit); err != nil {
+	if err = audit(c.Generic, opts.Audit, c.undecided); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	if err = admission(c.Generic, c.Gates.Admission); err != nil {
+	if err = admission(c.Generic, c.Gates.Admission, reviews); err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
 	if c.Tokens, err = tokens(c.Generic, c.Gates.Authn); err != nil {

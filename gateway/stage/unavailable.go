@@ -39,9 +39,14 @@ type failureKey struct{}
 
 // failure is what the gates' clients note about one request.
 type failure struct {
+	// requests are those of the same kind, for the audit log.
+	requests *undecidedRequests
+
 	mu   sync.Mutex // filters run in goroutines of their own
 	gate string
-	ctx  context.Context //nolint:containedctx // the inner context, with request info and audit event, is what has to be carried out
+	// ctx is the inner context, with request info and audit event: what has to be
+	// carried out to the outermost handler.
+	ctx context.Context
 }
 
 // noteFailure marks ctx's request if err says that a gate could not decide. The
@@ -60,8 +65,28 @@ func noteFailure(ctx context.Context, gate string, err error) {
 		return
 	}
 	f.gate, f.ctx = gate, ctx
+	if id, ok := genericaudit.AuditIDFrom(ctx); ok {
+		f.requests.add(id, gate)
+	}
 	klog.FromContext(ctx).Info("A gate could not decide", "gate", gate, "err", err,
 		"auditID", genericaudit.GetAuditIDTruncated(ctx))
+}
+
+// isRequest tells whether ctx is that of a request, on which a failure can be noted.
+func isRequest(ctx context.Context) bool {
+	_, ok := ctx.Value(failureKey{}).(*failure)
+	return ok
+}
+
+// over forgets the request.
+func (f *failure) over() {
+	gate, ctx := f.noted()
+	if gate == "" {
+		return
+	}
+	if id, ok := genericaudit.AuditIDFrom(ctx); ok {
+		f.requests.remove(id)
+	}
 }
 
 // noted returns the gate that could not decide, and the context in which it was
@@ -74,9 +99,10 @@ func (f *failure) noted() (string, context.Context) {
 
 // withUnavailable answers 503 with Retry-After for requests on which a gate could
 // not decide. It has to be the outermost handler.
-func withUnavailable(next http.Handler, serializer runtime.NegotiatedSerializer) http.Handler {
+func withUnavailable(next http.Handler, serializer runtime.NegotiatedSerializer, undecided *undecidedRequests) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		f := &failure{}
+		f := &failure{requests: undecided}
+		defer f.over()
 		req = req.WithContext(context.WithValue(req.Context(), failureKey{}, f))
 		next.ServeHTTP(responsewriter.WrapForHTTP1Or2(&unavailableWriter{
 			ResponseWriter: w, req: req, serializer: serializer, failure: f,

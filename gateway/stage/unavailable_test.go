@@ -76,7 +76,7 @@ func TestWithUnavailable(t *testing.T) {
 					t.Errorf("Write: %v", err)
 				}
 			})
-			server := httptest.NewServer(withUnavailable(inner, legacyscheme.Codecs))
+			server := httptest.NewServer(withUnavailable(inner, legacyscheme.Codecs, newUndecidedRequests()))
 			defer server.Close()
 			resp, err := http.Get(server.URL + "/api/v1/namespaces/default/pods")
 			if err != nil {
