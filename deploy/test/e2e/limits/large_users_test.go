@@ -55,8 +55,10 @@ func TestUserInFiveThousandGroups(t *testing.T) {
 		if len(requests) != 3 || len(requests[0].UserInfo.Groups) != len(groups)+1 {
 			t.Errorf("the webhook was asked %d times, want 3 times, about a user of %d groups", len(requests), len(groups)+1)
 		}
-		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: "jane", Groups: groups,
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps", Namespace: ns}}}
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User: "jane", Groups: groups,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "list", Resource: "configmaps", Namespace: ns},
+		}}
 		answer := s.Admin(t).Send(t, "POST", subjectAccessReviews, inProtobuf(t, review), asProtobuf).Want(t, 201)
 		if allowed, _ := answer.Field(t, "status", "allowed").(bool); !allowed {
 			t.Errorf("the review says no: %v", answer.Field(t, "status"))

@@ -88,8 +88,10 @@ func TestConfigMapOfOneMebibyte(t *testing.T) {
 		admin.Send(t, "PUT", path, body(over), json).Want(t, 422)
 		admin.Send(t, "DELETE", path, "").Want(t, 200)
 
-		binary := toJSON(t, fields{"apiVersion": "v1", "kind": "ConfigMap", "metadata": fields{"name": "binary"},
-			"binaryData": fields{"k": []byte(second)}})
+		binary := toJSON(t, fields{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": fields{"name": "binary"},
+			"binaryData": fields{"k": []byte(second)},
+		})
 		wantText(t, admin.Send(t, "POST", core(ns, "configmaps"), binary, json).Want(t, 201),
 			base64.StdEncoding.EncodeToString([]byte(second)), "binaryData", "k")
 	})
@@ -177,8 +179,10 @@ func TestLargeCustomResources(t *testing.T) {
 		first, second := text("1", mib), text("2", mib)
 		hideTexts(s, first, second)
 		large := func(value string) string {
-			return toJSON(t, fields{"apiVersion": "limits.trigate.test/v1", "kind": "Large", "metadata": fields{"name": "large"},
-				"spec": fields{"k": value, "field0001": fields{}, "field0002": fields{"value": 1<<53 + 1}}})
+			return toJSON(t, fields{
+				"apiVersion": "limits.trigate.test/v1", "kind": "Large", "metadata": fields{"name": "large"},
+				"spec": fields{"k": value, "field0001": fields{}, "field0002": fields{"value": 1<<53 + 1}},
+			})
 		}
 		wantText(t, admin.Send(t, "POST", larges, large(first), json).Want(t, 201), first, "spec", "k")
 		answer := admin.Send(t, "PATCH", larges+"/large", large(second), framework.MergePatch).Want(t, 200)
@@ -306,10 +310,14 @@ func TestBodyOverThreeMebibytesIsRefusedByTheGateway(t *testing.T) {
 			{"JSON patch", "PATCH", path, `[{"op":"add","path":"/data/k","value":"` + over + `"}]`, framework.JSONPatchType, []string{"admission"}},
 			{"apply", "PATCH", path + "?fieldManager=me", object, framework.ContentType("application/apply-patch+yaml"), []string{"admission"}},
 			{"delete", "DELETE", path, toJSON(t, fields{"apiVersion": "v1", "kind": "DeleteOptions", "dryRun": []string{over}}), json, []string{"admission"}},
-			{"token review", "POST", tokenReviews, toJSON(t, fields{"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
-				"spec": fields{"token": over}}), json, []string{"admission", "authn"}},
-			{"access review", "POST", subjectAccessReviews, toJSON(t, fields{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
-				"spec": fields{"user": over, "nonResourceAttributes": fields{"path": "/", "verb": "get"}}}), json, []string{"admission"}},
+			{"token review", "POST", tokenReviews, toJSON(t, fields{
+				"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview",
+				"spec": fields{"token": over},
+			}), json, []string{"admission", "authn"}},
+			{"access review", "POST", subjectAccessReviews, toJSON(t, fields{
+				"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+				"spec": fields{"user": over, "nonResourceAttributes": fields{"path": "/", "verb": "get"}},
+			}), json, []string{"admission"}},
 		} {
 			admin.Send(t, request.method, request.path, request.body, request.option).Want(t, 413)
 			// Controllers make calls too, but not all the time.

@@ -202,8 +202,10 @@ func TestBytesOfNamesAreNotMixedUp(t *testing.T) {
 				if got := may(s.As(t, frontProxy(t, c)), name); got != want {
 					t.Errorf("with rights for %+q: code %d for %+q, want %d", bound, got, name, want)
 				}
-				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{User: name,
-					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "configmaps", Namespace: ns}}}
+				review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+					User:               name,
+					ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Resource: "configmaps", Namespace: ns},
+				}}
 				var answer authorizationv1.SubjectAccessReview
 				fromProtobuf(t, c.Admin(t).Send(t, "POST", subjectAccessReviews, inProtobuf(t, review), asProtobuf, acceptProtobuf).Want(t, 201), &answer)
 				if answer.Status.Allowed != (name == bound) {
@@ -248,9 +250,11 @@ func TestReviewsOfOddSubjects(t *testing.T) {
 				ResourceAttributes: &authorizationv1.ResourceAttributes{
 					Verb: "list", Version: "v1", Resource: "pods",
 					LabelSelector: &authorizationv1.LabelSelectorAttributes{Requirements: []metav1.LabelSelectorRequirement{
-						{Key: odd, Operator: metav1.LabelSelectorOpIn, Values: []string{odd}}}},
+						{Key: odd, Operator: metav1.LabelSelectorOpIn, Values: []string{odd}},
+					}},
 					FieldSelector: &authorizationv1.FieldSelectorAttributes{Requirements: []metav1.FieldSelectorRequirement{
-						{Key: odd, Operator: metav1.FieldSelectorOpIn, Values: []string{odd}}}},
+						{Key: odd, Operator: metav1.FieldSelectorOpIn, Values: []string{odd}},
+					}},
 				},
 			}}
 			admin.Send(t, "POST", selfSubjectAccess, inProtobuf(t, selectors), asProtobuf)
