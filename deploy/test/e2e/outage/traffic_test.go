@@ -83,11 +83,17 @@ func settleStrict(t *testing.T, c *framework.Cluster) {
 	if apierrors.IsAlreadyExists(errAccount) {
 		errAccount = nil
 	}
-	_, errQuota := core.ResourceQuotas(strict).Create(ctx, &corev1.ResourceQuota{
+	none := corev1.ResourceList{corev1.ResourceSecrets: resource.MustParse("0")}
+	quota, errQuota := core.ResourceQuotas(strict).Create(ctx, &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Name: "no-secrets"},
-		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{corev1.ResourceSecrets: resource.MustParse("0")}},
+		Spec:       corev1.ResourceQuotaSpec{Hard: none},
 	}, metav1.CreateOptions{})
 	if err := errors.Join(errNamespace, errAccount, errQuota); err != nil {
+		t.Fatal(err)
+	}
+	// What its controller does, if there is one.
+	quota.Status = corev1.ResourceQuotaStatus{Hard: none, Used: none}
+	if _, err := core.ResourceQuotas(strict).UpdateStatus(ctx, quota, metav1.UpdateOptions{}); err != nil && !apierrors.IsConflict(err) {
 		t.Fatal(err)
 	}
 	// admission knows the quota as soon as it has seen it.
