@@ -64,6 +64,8 @@ var commands = []struct {
 		{args: "api-resources --namespaced=false --verbs=list --output=name", want: []string{"clusterroles.rbac.authorization.k8s.io"}},
 		{args: "api-resources --api-group=authentication.k8s.io", want: []string{"tokenreviews"}},
 		{args: "api-resources --categories=all --output=name", want: []string{"pods"}},
+		{args: "get --raw /", want: []string{`"/apis/apps/v1"`}, differs: true},
+		{args: "get --raw /openapi/v2", want: []string{`"swagger":"2.0"`}, differs: true},
 		{args: "api-versions", want: []string{"apiextensions.k8s.io/v1", "apiregistration.k8s.io/v1", "admissionregistration.k8s.io/v1"}},
 	}},
 	{"version", []step{
@@ -181,7 +183,7 @@ var commands = []struct {
 		{args: "get service web", want: []string{"80/TCP"}},
 		{args: "get service web -o yaml", want: []string{"targetPort: 8080"}},
 		{args: "delete deployment web --cascade=orphan", want: []string{`deployment.apps "web" deleted from $NS namespace`}},
-		{args: "get replicasets -o jsonpath={.items[*].metadata.labels.app}", want: []string{"web"}},
+		{args: "get replicasets -o jsonpath={.items[0].metadata.labels.app}", want: []string{"web"}},
 		{args: "rollout status deployment/web", code: 1, want: []string{"NotFound"}},
 	}},
 	{"run, exec and eviction", []step{
@@ -227,6 +229,7 @@ var commands = []struct {
 		{args: "get rolebinding reader -o yaml", want: []string{"name: jane"}},
 		{args: "patch rolebinding reader -p {\"roleRef\":{\"name\":\"other\"}}", code: 1, want: []string{"roleRef: Invalid value"}},
 		{args: "describe rolebinding reader", want: []string{"builder"}},
+		{args: "get configmap kube-root-ca.crt -o name", until: true},
 		{args: "create quota few --hard=configmaps=2,pods=1", want: []string{"resourcequota/few created"}},
 		{args: "get quota few -o jsonpath={.status.hard.configmaps}", want: []string{"2"}, until: true},
 		{args: "create configmap one --from-literal=a=b"},
