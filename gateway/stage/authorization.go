@@ -12,9 +12,9 @@ import (
 	authzclient "github.com/trigate/trigate/services/authz/client"
 )
 
-// publicPaths are answered whatever the gates do: a probe has to learn from
-// /readyz that a gate is down. Upstream's bootstrap policy opens the same paths to
-// everybody (system:public-info-viewer).
+// publicPaths may be read whatever the gates do: a probe has to learn from /readyz
+// that a gate is down. Upstream's bootstrap policy lets everybody read the same paths
+// (system:public-info-viewer).
 var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
 
 // authorization sets up what a user may do. system:masters, the public paths and
@@ -28,7 +28,12 @@ func authorization(config *genericapiserver.Config, remote *authzclient.Client, 
 		local: []authorizer.UnconditionalAuthorizer{
 			authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup),
 			authorizer.AuthorizerFunc(services.authorize),
-			public,
+			authorizer.AuthorizerFunc(func(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+				if a.GetVerb() != "get" {
+					return authorizer.DecisionNoOpinion, "", nil
+				}
+				return public.Authorize(ctx, a)
+			}),
 		},
 		remote: remote,
 		rules:  remote,
