@@ -108,8 +108,8 @@ func HTTP(tb testing.TB, config *rest.Config) *http.Client {
 	return client
 }
 
-// Namespace makes a namespace for the test, with its default service account, and
-// deletes it in the end.
+// Namespace makes a namespace for the test and deletes it in the end. It has what
+// controllers put into every namespace, so that they do not write there any more.
 func (c *Cluster) Namespace(tb testing.TB) string {
 	tb.Helper()
 	return c.LabelledNamespace(tb, nil)
@@ -130,9 +130,10 @@ func (c *Cluster) LabelledNamespace(tb testing.TB, labels map[string]string) str
 			tb.Errorf("deleting namespace %s of %s: %v", created.Name, c.Name, err)
 		}
 	})
-	Eventually(tb, "default service account", func() error {
-		_, err := client.CoreV1().ServiceAccounts(created.Name).Get(context.Background(), "default", metav1.GetOptions{})
-		return err
+	Eventually(tb, "default service account and CA bundle", func() error {
+		_, accountErr := client.CoreV1().ServiceAccounts(created.Name).Get(context.Background(), "default", metav1.GetOptions{})
+		_, bundleErr := client.CoreV1().ConfigMaps(created.Name).Get(context.Background(), "kube-root-ca.crt", metav1.GetOptions{})
+		return errors.Join(accountErr, bundleErr)
 	})
 	return created.Name
 }
