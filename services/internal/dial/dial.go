@@ -152,6 +152,8 @@ func dialOptions(cfg Config) ([]grpc.DialOption, error) {
 		grpc.WithDefaultCallOptions(
 			grpc.MaxCallRecvMsgSize(cfg.MaxMessageBytes),
 			grpc.MaxCallSendMsgSize(cfg.MaxMessageBytes),
+			// Of a larger message no copy would be kept to send it once more.
+			grpc.MaxRetryRPCBufferSize(cfg.MaxMessageBytes),
 		),
 		grpc.WithChainUnaryInterceptor(layers.unary),
 		grpc.WithChainStreamInterceptor(layers.stream),

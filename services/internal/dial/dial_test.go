@@ -123,6 +123,16 @@ func (d *dropper) die() {
 }
 
 func TestAnotherReplicaAnswersWithinTheSameCall(t *testing.T) {
+	for name, text := range map[string]string{
+		"small": "hello",
+		"large": strings.Repeat("hello", 1<<20), // far above what gRPC keeps by default
+	} {
+		t.Run(name, func(t *testing.T) { testAnotherReplicaAnswers(t, text) })
+	}
+}
+
+func testAnotherReplicaAnswers(t *testing.T, text string) {
+	t.Helper()
 	pki := servetest.NewPKI(t)
 	listener := newDropper(t)
 	cfg := config()
@@ -141,9 +151,9 @@ func TestAnotherReplicaAnswersWithinTheSameCall(t *testing.T) {
 	})
 	waitReady(t, conn)
 	servetest.Eventually(t, func() error {
-		got, err := servetest.Say(t.Context(), conn, "hello")
-		if err != nil || got != "hello" {
-			t.Fatalf("Say() = %q, %v, want hello from the replica that lives", got, err)
+		got, err := servetest.Say(t.Context(), conn, text)
+		if err != nil || got != text {
+			t.Fatalf("Say() = %d bytes, %v, want the same text from the replica that lives", len(got), err)
 		}
 		if !died.Load() {
 			return errors.New("the other replica has not been called yet")

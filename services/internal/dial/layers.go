@@ -18,9 +18,23 @@ import (
 	"github.com/trigate/trigate/services/internal/rpcerr"
 )
 
-// Reserve is what a caller keeps of its deadline, so that it can still answer
-// when the called service runs out of time.
+// Reserve is the least that a caller keeps of its deadline, so that it can still
+// answer when the called service runs out of time.
 const Reserve = interceptor.Reserve
+
+const (
+	// reserveShare is which part of the time left a caller keeps, and maxReserve the
+	// most. An API server cuts a request off that is still being answered at its
+	// deadline, and then the client has no answer at all; on a busy machine Reserve
+	// alone would often not do.
+	reserveShare = 10
+	maxReserve   = time.Second
+)
+
+// reserveOf returns what to keep of the time left.
+func reserveOf(left time.Duration) time.Duration {
+	return max(Reserve, min(left/reserveShare, maxReserve))
+}
 
 // DefaultBudget is the longest deadline of a unary method without a budget.
 const DefaultBudget = interceptor.DefaultBudget
@@ -79,8 +93,10 @@ func (l *layers) unary(ctx context.Context, method string, request, reply any, c
 // reserve, and the method's budget.
 func (l *layers) withDeadline(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc, error) {
 	deadline := time.Now().Add(budget)
-	if callers, ok := ctx.Deadline(); ok && callers.Add(-Reserve).Before(deadline) {
-		deadline = callers.Add(-Reserve)
+	if callers, ok := ctx.Deadline(); ok {
+		if callers = callers.Add(-reserveOf(time.Until(callers))); callers.Before(deadline) {
+			deadline = callers
+		}
 	}
 	if time.Until(deadline) <= 0 && ctx.Err() == nil {
 		return nil, nil, rpcerr.DeadlineExceeded(l.hop, nil)
