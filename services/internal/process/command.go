@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc/grpclog"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	utilcompatibility "k8s.io/apiserver/pkg/util/compatibility"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
@@ -26,6 +27,7 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/component-base/term"
 	"k8s.io/component-base/version/verflag"
+	"k8s.io/klog/v2"
 )
 
 // Config says what a service's command is.
@@ -76,6 +78,7 @@ func NewCommand(cfg Config) *cobra.Command {
 			if err := logsapi.ValidateAndApply(logOptions, utilfeature.DefaultFeatureGate); err != nil {
 				return ofFlags(logging, err)
 			}
+			quietGRPC()
 			cliflag.PrintFlags(cmd.Flags())
 			utilfeature.DefaultMutableFeatureGate.AddMetrics()
 			registry.AddMetrics()
@@ -95,6 +98,16 @@ func NewCommand(cfg Config) *cobra.Command {
 	cols, _, _ := term.TerminalSize(cmd.OutOrStdout()) // 0 where there is no terminal
 	cliflag.SetUsageAndHelpFunc(cmd, sections, cols)
 	return cmd
+}
+
+// quietGRPC drops gRPC's own warnings, unless much is to be logged. There is one for
+// each attempt to connect to a peer that is away, once a second, which says nothing
+// that health and the errors of calls do not say; and one after the connections
+// have been closed, which would come after the process' last word.
+func quietGRPC() {
+	if !klog.V(4).Enabled() {
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, os.Stderr))
+	}
 }
 
 // ofFlags puts the flags of a set that were given before an error that is about
