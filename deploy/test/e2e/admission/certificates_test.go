@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/base64"
+	"encoding/json"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -84,17 +85,49 @@ func TestApprovingAndSigningNeedTheSigner(t *testing.T) {
 	})
 }
 
-// selfSigned is some certificate, for status.certificate.
-func selfSigned(t *testing.T) string {
+func TestTrustBundlesOfASignerNeedTheSigner(t *testing.T) {
+	t.Parallel()
+	authority := authorityCertificate(t)
+	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
+		const bundles = "/apis/certificates.k8s.io/v1/clustertrustbundles"
+		c.Grant(t, framework.Grant{Name: "attester", User: "attester", Rules: rules(framework.May("create", "certificates.k8s.io", "clustertrustbundles"))})
+		attester := s.As(t, c.User(t, "attester"))
+		bundle := func(name, signer string) string {
+			content, err := json.Marshal(map[string]any{
+				"apiVersion": "certificates.k8s.io/v1", "kind": "ClusterTrustBundle", "metadata": map[string]any{"name": name},
+				"spec": map[string]any{"signerName": signer, "trustBundle": authority},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(content)
+		}
+		attester.Send(t, "POST", bundles+"?dryRun=All", bundle("example.com:mine:one", "example.com/mine")).WantMessage(t, 403,
+			`clustertrustbundles.certificates.k8s.io "example.com:mine:one" is forbidden: user not permitted to attest for signerName "example.com/mine"`)
+		attester.Send(t, "POST", bundles+"?dryRun=All", bundle("nobodys", "")).Want(t, 201)
+		c.Grant(t, framework.Grant{Name: "attester-of-mine", User: "attester", Rules: rules(framework.May("attest", "certificates.k8s.io", "signers", "example.com/mine"))})
+		attester.Send(t, "POST", bundles+"?dryRun=All", bundle("example.com:mine:one", "example.com/mine")).Want(t, 201)
+		attester.Send(t, "POST", bundles+"?dryRun=All", bundle("example.com:other:one", "example.com/other")).Want(t, 403)
+	})
+}
+
+// authorityCertificate is some authority's certificate, in PEM.
+func authorityCertificate(t *testing.T) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "somebody"}}
+	certificate := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "authority"}, IsCA: true, BasicConstraintsValid: true}
 	der, err := x509.CreateCertificate(rand.Reader, certificate, certificate, key.Public(), key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return base64.StdEncoding.EncodeToString(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
+}
+
+// selfSigned is some certificate, for status.certificate.
+func selfSigned(t *testing.T) string {
+	t.Helper()
+	return base64.StdEncoding.EncodeToString([]byte(authorityCertificate(t)))
 }

@@ -236,3 +236,30 @@ func TestResizesOfPodsAreChecked(t *testing.T) {
 			framework.StrategicPatch).Want(t, 403)
 	})
 }
+
+func TestBoundPodsGetTheTopologyOfTheirNode(t *testing.T) {
+	t.Parallel()
+	framework.Both(t, func(t *testing.T, c *framework.Cluster) {
+		ns := c.Namespace(t)
+		const node = "trigate-test-topology"
+		c.Admin(t).Make(t, "/api/v1/nodes", node,
+			"{apiVersion: v1, kind: Node, metadata: {name: "+node+", labels: {topology.kubernetes.io/zone: z1, topology.kubernetes.io/region: r1, other: x}}}")
+		bind := func(name string) *framework.Answer {
+			t.Helper()
+			c.Admin(t).Send(t, "POST", core(ns, "pods"), podWith(name, "", "")).Want(t, 201)
+			c.Admin(t).Send(t, "POST", core(ns, "pods/"+name+"/binding"),
+				"{apiVersion: v1, kind: Binding, metadata: {name: "+name+"}, target: {kind: Node, name: "+node+"}}").Want(t, 201)
+			return c.Admin(t).Send(t, "GET", core(ns, "pods/"+name), "").Want(t, 200)
+		}
+		// The plugin leaves a Pod alone if it has not yet heard of its node.
+		const want = "map[topology.kubernetes.io/region:r1 topology.kubernetes.io/zone:z1]"
+		tries := 0
+		framework.Eventually(t, "labels "+want, func() error {
+			tries++
+			if got := fmt.Sprint(bind(fmt.Sprintf("p%d", tries)).Field(t, "metadata", "labels")); got != want {
+				return fmt.Errorf("got labels %s", got)
+			}
+			return nil
+		})
+	})
+}
