@@ -470,11 +470,9 @@ func TestWebhooksAreToldWhoAsks(t *testing.T) {
 	})
 }
 
-// TestWebhooksMayNotBreakObjects leaves out patches that come to nothing. Stock annotates
-// these as "mutated": it compares the patched object with one whose server-set times
-// still have nanoseconds, which no encoding of Kubernetes' carries.
 func TestWebhooksMayNotBreakObjects(t *testing.T) {
 	patches := map[string]string{
+		"unknown-field":  `[{"op":"add","path":"/spec","value":{"a":1}}]`,
 		"wrong-type":     `[{"op":"add","path":"/data","value":"text"}]`,
 		"invalid-label":  `[{"op":"add","path":"/metadata/labels","value":{"a":"not valid!"}}]`,
 		"rename":         `[{"op":"replace","path":"/metadata/name","value":"renamed"}]`,
@@ -493,6 +491,7 @@ func TestWebhooksMayNotBreakObjects(t *testing.T) {
 		"uid":            `[{"op":"add","path":"/metadata/uid","value":"mine"}]`,
 		"managed":        `[{"op":"replace","path":"/metadata/managedFields","value":[]}]`,
 		"finalizer":      `[{"op":"add","path":"/metadata/finalizers","value":["no/finalizer/at/all"]}]`,
+		"no-change":      `[{"op":"replace","path":"/data/a","value":"b"}]`,
 	}
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
