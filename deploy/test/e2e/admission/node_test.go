@@ -28,7 +28,7 @@ func TestNodesMayTouchOnlyWhatIsTheirs(t *testing.T) {
 		node.Send(t, "PATCH", nodes+"/trigate-n2", `{"metadata":{"labels":{"a":"b"}}}`, framework.MergePatch).Want(t, 403)
 		node.Send(t, "PATCH", nodes+"/trigate-n1?dryRun=All", `{"metadata":{"labels":{"node-restriction.kubernetes.io/a":"b"}}}`, framework.MergePatch).
 			WantMessage(t, 403, `nodes "trigate-n1" is forbidden: is not allowed to modify labels: node-restriction.kubernetes.io/a`)
-		node.Send(t, "PATCH", nodes+"/trigate-n1?dryRun=All", `{"spec":{"taints":[]}}`, framework.MergePatch).
+		node.Send(t, "PATCH", nodes+"/trigate-n1?dryRun=All", `{"spec":{"taints":[{"key":"mine","effect":"NoSchedule"}]}}`, framework.MergePatch).
 			WantMessage(t, 403, `nodes "trigate-n1" is forbidden: node "trigate-n1" is not allowed to modify taints`)
 
 		// Pods: mirrors of its own only.
