@@ -1,10 +1,11 @@
 package app
 
 import (
+	"crypto/tls"
 	"fmt"
-	"os"
 
 	"github.com/spf13/pflag"
+	"k8s.io/client-go/util/cert"
 
 	"github.com/trigate/trigate/gateway/stage"
 )
@@ -56,24 +57,26 @@ func (o *GatesOptions) AddFlags(fs *pflag.FlagSet) {
 // Validate returns everything that is wrong with the options.
 func (o *GatesOptions) Validate() []error {
 	var errs []error
-	for flag, endpoint := range map[string]string{
-		"--authn-endpoint":     o.AuthnEndpoint,
-		"--authz-endpoint":     o.AuthzEndpoint,
-		"--admission-endpoint": o.AdmissionEndpoint,
+	for _, required := range []struct{ flag, value string }{
+		{"--authn-endpoint", o.AuthnEndpoint},
+		{"--authz-endpoint", o.AuthzEndpoint},
+		{"--admission-endpoint", o.AdmissionEndpoint},
+		{"--gates-ca-file", o.CAFile},
+		{"--gates-client-cert-file", o.ClientCertFile},
+		{"--gates-client-key-file", o.ClientKeyFile},
 	} {
-		if endpoint == "" {
-			errs = append(errs, fmt.Errorf("%s: required", flag))
+		if required.value == "" {
+			errs = append(errs, fmt.Errorf("%s: required", required.flag))
 		}
 	}
-	for flag, file := range map[string]string{
-		"--gates-ca-file":          o.CAFile,
-		"--gates-client-cert-file": o.ClientCertFile,
-		"--gates-client-key-file":  o.ClientKeyFile,
-	} {
-		if file == "" {
-			errs = append(errs, fmt.Errorf("%s: required", flag))
-		} else if _, err := os.ReadFile(file); err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
+	if o.CAFile != "" {
+		if _, err := cert.NewPool(o.CAFile); err != nil {
+			errs = append(errs, fmt.Errorf("--gates-ca-file: %w", err))
+		}
+	}
+	if o.ClientCertFile != "" && o.ClientKeyFile != "" {
+		if _, err := tls.LoadX509KeyPair(o.ClientCertFile, o.ClientKeyFile); err != nil {
+			errs = append(errs, fmt.Errorf("--gates-client-cert-file %s, --gates-client-key-file %s: %w", o.ClientCertFile, o.ClientKeyFile, err))
 		}
 	}
 	return errs

@@ -82,7 +82,7 @@ func BuildGenericConfig(
 	if c.Generic, err = generic(opts, resources); err != nil {
 		return nil, fmt.Errorf("generic server: %w", err)
 	}
-	if err = loopback(c.Generic, c.Gates.WaitForWrites); err != nil {
+	if err = loopback(ctx, c.Generic, c.Gates.WaitForWrites); err != nil {
 		return nil, fmt.Errorf("loopback client: %w", err)
 	}
 	externalClient, versionedInformers, err := clients(c.Generic, opts.InformerName)
@@ -115,7 +115,9 @@ func BuildGenericConfig(
 	if c.Tokens, err = tokens(c.Generic, c.Gates.Authn); err != nil {
 		return nil, fmt.Errorf("tokens: %w", err)
 	}
-	readiness(c.Generic, c.Gates)
+	if err = readiness(c.Generic, c.Gates); err != nil {
+		return nil, fmt.Errorf("readiness: %w", err)
+	}
 	c.Generic.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	// Last, so that mistakes in the configuration are told at once.
 	if err = awaitEtcd(ctx, opts.Etcd.StorageConfig, etcdTimeout); err != nil {

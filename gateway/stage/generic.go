@@ -34,9 +34,9 @@ func generic(opts kubeapiserveroptions.CompletedOptions, resources *serverstorag
 	if err := opts.GenericServerRunOptions.ApplyTo(config); err != nil {
 		return nil, err
 	}
+	serving := *opts.SecureServing.SecureServingOptions // whose port it changes
 	if err := opts.SecureServing.ApplyToConfig(config); err != nil {
 		// Upstream's error has the reason, but neither the flag nor the file.
-		serving := opts.SecureServing
 		return nil, fmt.Errorf("--bind-address %s, --secure-port %d, --tls-cert-file %s, --tls-private-key-file %s: %w",
 			serving.BindAddress, serving.BindPort, serving.ServerCert.CertKey.CertFile, serving.ServerCert.CertKey.KeyFile, err)
 	}

@@ -129,3 +129,22 @@ func TestGatedWrites(t *testing.T) {
 		}
 	}
 }
+
+// TestGatedWritesEnd wants a write that waits for a gate to fail when the server ends,
+// and one that need not wait to go on.
+func TestGatedWritesEnd(t *testing.T) {
+	server, end := context.WithCancel(t.Context())
+	away := untilEnd(server, func(ctx context.Context) error {
+		<-ctx.Done()
+		return ctx.Err()
+	})
+	ended := make(chan error, 1)
+	go func() { ended <- away(t.Context()) }()
+	end()
+	if err := <-ended; !errors.Is(err, errEnding) {
+		t.Errorf("a write that waited = %v, want %v", err, errEnding)
+	}
+	if err := untilEnd(server, func(context.Context) error { return nil })(t.Context()); err != nil {
+		t.Errorf("a write that need not wait = %v, want nil", err)
+	}
+}
