@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trigate/trigate/services/internal/dial"
+	"github.com/trigate/trigate/services/internal/mtls"
 )
 
 // Names of the flags: messages start with them.
@@ -142,18 +143,25 @@ func (o CompletedOptions) Validate() []error {
 		}
 	}
 	report(flagListenAddress, checkAddress(o.ListenAddress))
-	report(flagCertFile, checkFile(o.CertFile, true))
-	report(flagKeyFile, checkFile(o.KeyFile, true))
-	report(flagPeerCAFile, checkFile(o.PeerCAFile, true))
-	report(flagClientCAFile, checkFile(o.ClientCAFile, false))
+	reportPair := func(certFlag, certFile, keyFlag, keyFile string) {
+		errCert, errKey := checkFile(certFile, true), checkFile(keyFile, true)
+		report(certFlag, errCert)
+		report(keyFlag, errKey)
+		if errCert == nil && errKey == nil {
+			_, err := mtls.NewKeyPair(certFile, keyFile)
+			report(certFlag+", --"+keyFlag, err)
+		}
+	}
+	reportPair(flagCertFile, o.CertFile, flagKeyFile, o.KeyFile)
+	report(flagPeerCAFile, checkBundle(o.PeerCAFile, true))
+	report(flagClientCAFile, checkBundle(o.ClientCAFile, false))
 	switch {
 	case o.PeerClientCertFile == o.CertFile && o.PeerClientKeyFile == o.KeyFile:
 		// the serving certificate, see above
 	case o.PeerClientCertFile == "" || o.PeerClientKeyFile == "":
 		report(flagPeerClientCertFile, errors.New("is needed together with --"+flagPeerClientKeyFile))
 	default:
-		report(flagPeerClientCertFile, checkFile(o.PeerClientCertFile, true))
-		report(flagPeerClientKeyFile, checkFile(o.PeerClientKeyFile, true))
+		reportPair(flagPeerClientCertFile, o.PeerClientCertFile, flagPeerClientKeyFile, o.PeerClientKeyFile)
 	}
 	for _, peer := range o.peers {
 		if endpoint := o.Endpoints[peer]; endpoint != "" {
@@ -218,6 +226,15 @@ func checkAddress(address string) error {
 		return fmt.Errorf("%q has no port between 0 and 65535", address)
 	}
 	return nil
+}
+
+// checkBundle reports a file that holds no CA certificates.
+func checkBundle(path string, required bool) error {
+	if err := checkFile(path, required); err != nil || path == "" {
+		return err
+	}
+	_, err := mtls.NewBundle(path)
+	return err
 }
 
 // checkFile reports a file that cannot be read. What is in it is checked where

@@ -54,6 +54,10 @@ func TestOptionsValidate(t *testing.T) {
 			[]string{"--tls-cert-file=", "--tls-private-key-file=/no/such", "--peer-ca-file=", "--client-ca-file=/no/such", "--kubeconfig=/no/such"},
 			[]string{"tls-cert-file", "tls-private-key-file", "peer-ca-file", "client-ca-file", "kubeconfig"},
 		},
+		"files with something else in them": {
+			[]string{"--tls-private-key-file=" + pki.Gates.File, "--peer-ca-file=/dev/null", "--client-ca-file=/dev/null"},
+			[]string{"tls-cert-file, --tls-private-key-file", "peer-ca-file", "client-ca-file"},
+		},
 		"half a client certificate":       {[]string{"--peer-client-cert-file=/no/such"}, []string{"peer-client-cert-file"}},
 		"a client certificate, not there": {[]string{"--peer-client-cert-file=/no/such", "--peer-client-key-file=/no/such"}, []string{"peer-client-cert-file", "peer-client-key-file"}},
 		"addresses": {
