@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,9 +29,6 @@ type PartsOptions struct {
 	Gateways, Replicas int
 	// Controllers has kube-controller-manager be one of the parts.
 	Controllers bool
-	// Args are more arguments by kind of process (gateway, authz). A flag that is
-	// among them replaces the local runner's own of the same name.
-	Args map[string][]string
 }
 
 // probeTimeout bounds one question for a health path.
@@ -71,11 +67,6 @@ func NewParts(tb testing.TB, opts PartsOptions) *Parts {
 		},
 		running: map[string]*process{},
 	}
-	args := map[string][]string{}
-	maps.Copy(args, opts.Args)
-	args[runner.GatewayProcess] = append([]string{
-		"--audit-policy-file=" + policy, "--audit-log-path=" + p.AuditLog,
-	}, args[runner.GatewayProcess]...)
 	p.processes, err = runner.Processes(tb.Context(), runner.Config{
 		Dir:         dir,
 		ProgramDir:  filepath.Dir(local),
@@ -83,8 +74,10 @@ func NewParts(tb testing.TB, opts PartsOptions) *Parts {
 		Gateways:    max(1, opts.Gateways),
 		Replicas:    max(1, opts.Replicas),
 		Controllers: opts.Controllers,
-		ExtraArgs:   args,
-		Out:         io.Discard,
+		ExtraArgs: map[string][]string{runner.GatewayProcess: {
+			"--audit-policy-file=" + policy, "--audit-log-path=" + p.AuditLog, auditLogMaxSize,
+		}},
+		Out: io.Discard,
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -121,6 +114,19 @@ func (p *Parts) Process(tb testing.TB, name string) supervise.Process {
 		tb.Fatalf("no part is called %q; there are %q", name, p.Names())
 	}
 	return p.processes[i]
+}
+
+// AddArgs gives a part more arguments, from its next start on. Of a flag with one
+// value that is given twice the last counts.
+func (p *Parts) AddArgs(tb testing.TB, name string, args ...string) {
+	tb.Helper()
+	for i := range p.processes {
+		if p.processes[i].Name == name {
+			p.processes[i].Args = slices.Concat(p.processes[i].Args, args)
+			return
+		}
+	}
+	tb.Fatalf("no part is called %q; there are %q", name, p.Names())
 }
 
 // Start starts parts, in the order given. It does not wait until they serve.

@@ -10,6 +10,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -53,25 +55,29 @@ func run(t *testing.T, name string, args ...string) outcome {
 	return outcome{code: cmd.ProcessState.ExitCode(), stderr: stderr.String()}
 }
 
-// check wants the program's last word to be one line of its own with all of wants.
+// logLine is how every line of a log begins.
+var logLine = regexp.MustCompile(`^[IWEF]\d{4} \d\d:\d\d:\d\d\.\d{6} `)
+
+// check wants the program's last word to be one line of its own with all of wants,
+// and nothing before it but its log.
 func (o outcome) check(t *testing.T, name string, wants ...string) {
 	t.Helper()
-	if o.code == 0 {
-		t.Errorf("exit code = 0, want another; stderr:\n%s", o.stderr)
+	if o.code != 1 {
+		t.Errorf("exit code = %d, want 1; stderr:\n%s", o.code, o.stderr)
 	}
 	lines := strings.Split(strings.TrimRight(o.stderr, "\n"), "\n")
 	last := lines[len(lines)-1]
 	if !strings.HasPrefix(last, name+": ") {
 		t.Errorf("the last line is not the program's: %q", last)
 	}
+	for _, line := range lines[:len(lines)-1] {
+		if !logLine.MatchString(line) {
+			t.Errorf("a line is neither the last nor of the log: %q", line)
+		}
+	}
 	for _, want := range wants {
 		if !strings.Contains(last, want) {
 			t.Errorf("the last line has no %q: %q", want, last)
-		}
-	}
-	for _, noise := range []string{"goroutine ", "panic:", "Usage:"} {
-		if strings.Contains(o.stderr, noise) {
-			t.Errorf("stderr has %q:\n%s", noise, o.stderr)
 		}
 	}
 }
@@ -179,24 +185,47 @@ type badCase struct {
 func TestGateway(t *testing.T) {
 	w := newWorld(t)
 	noKey := w.file(t, "no-key.pem", "not a key")
+	policy := w.file(t, "good-policy.yaml", "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Metadata}]\n")
 	noPolicy := w.file(t, "policy.yaml", "kind: Nonsense\n")
 	noEncryption := w.file(t, "encryption.yaml", "kind: EncryptionConfiguration\napiVersion: apiserver.config.k8s.io/v1\nresources: [{providers: [{nonsense: {}}]}]\n")
 	for _, test := range []badCase{
 		{"unknown flag", []string{"--no-such-flag=1"}, []string{"unknown flag", "--no-such-flag"}},
 		{"flag that moved", []string{"--authorization-mode=RBAC"}, []string{"--authorization-mode", "trigate-authz"}},
+		{"flag that moved, without a value", []string{"--oidc-issuer-url"}, []string{"--oidc-issuer-url", "trigate-authn"}},
 		{"value of another type", []string{"--etcd-startup-timeout=soon"}, []string{"--etcd-startup-timeout", "soon"}},
+		{"negative time", []string{"--etcd-startup-timeout=-1s"}, []string{"--etcd-startup-timeout", "negative"}},
+		{"unknown feature gate", []string{"--feature-gates=Magic=true"}, []string{"feature gate", "Magic"}},
 		{"argument", []string{"start"}, []string{"takes no arguments", "start"}},
-		{"missing key", []string{"--tls-private-key-file=" + w.missing()}, []string{w.missing(), "no such file"}},
-		{"key that is none", []string{"--tls-private-key-file=" + noKey}, []string{noKey}},
+
+		{"missing key", []string{"--tls-private-key-file=" + w.missing()}, []string{"--tls-private-key-file", w.missing(), "no such file"}},
+		{"key that is none", []string{"--tls-private-key-file=" + noKey}, []string{"--tls-private-key-file", noKey}},
+		{"missing CA of the clients", []string{"--client-ca-file=" + w.missing()}, []string{w.missing(), "no such file"}},
+		{"CA of the clients that is none", []string{"--client-ca-file=" + noKey}, []string{noKey}},
 		{"missing CA of the gates", []string{"--gates-ca-file=" + w.missing()}, []string{"--gates-ca-file", w.missing()}},
-		{"CA of the gates that is none", []string{"--gates-ca-file=" + noKey}, []string{noKey}},
-		{"key of another certificate", []string{"--gates-client-key-file=" + w.pki.Key(pki.Authz)}, []string{w.pki.Key(pki.Authz)}},
+		{"CA of the gates that is none", []string{"--gates-ca-file=" + noKey}, []string{"--gates-ca-file", noKey}},
+		{"key of another certificate", []string{"--gates-client-key-file=" + w.pki.Key(pki.Authz)}, []string{"--gates-client-key-file", w.pki.Key(pki.Authz), "does not match"}},
+		{"missing CA of etcd", []string{"--etcd-cafile=" + w.missing()}, []string{"--etcd-cafile", w.missing()}},
+		{"missing key of etcd", []string{"--etcd-certfile=" + w.pki.Cert(pki.EtcdClient), "--etcd-keyfile=" + w.missing()}, []string{"--etcd-keyfile", w.missing()}},
+
+		{"missing audit policy", []string{"--audit-policy-file=" + w.missing(), "--audit-log-path=-"}, []string{"audit", w.missing()}},
 		{"malformed audit policy", []string{"--audit-policy-file=" + noPolicy, "--audit-log-path=-"}, []string{"audit", noPolicy}},
-		{"malformed encryption configuration", []string{"--encryption-provider-config=" + noEncryption}, []string{"storage", "nonsense"}},
+		{"malformed audit webhook", []string{"--audit-policy-file=" + policy, "--audit-webhook-config-file=" + noPolicy}, []string{"audit webhook"}},
+		{"malformed encryption configuration", []string{"--encryption-provider-config=" + noEncryption}, []string{noEncryption, "nonsense"}},
+		{"malformed tracing configuration", []string{"--tracing-config-file=" + noPolicy}, []string{"tracing", "Nonsense"}},
 		{"malformed service range", []string{"--service-cluster-ip-range=ten"}, []string{"service-cluster-ip-range"}},
-		{"port in use", []string{"--secure-port=" + w.takenPort()}, []string{"--secure-port", w.takenAddress, "address already in use"}},
+
+		{"port in use", []string{"--secure-port=" + w.takenPort()}, []string{"--secure-port " + w.takenPort(), w.takenAddress, "address already in use"}},
 		{"endpoint that is none", []string{"--authz-endpoint=nowhere"}, []string{"--authz-endpoint", "nowhere"}},
-		{"etcd that does not answer", nil, []string{"--etcd-servers", "http://127.0.0.1:1"}},
+		{"no endpoint", []string{"--admission-endpoint="}, []string{"--admission-endpoint", "required"}},
+		{"no issuer", []string{"--service-account-issuer="}, []string{"service-account-issuer"}},
+		{"no CA of the clients", []string{"--client-ca-file="}, []string{"--client-ca-file", "required"}},
+		{"no certificate for the gates", []string{"--gates-client-cert-file="}, []string{"--gates-client-cert-file", "required"}},
+		{"no etcd", []string{"--etcd-servers="}, []string{"--etcd-servers"}},
+		{"flags that contradict each other", []string{"--encryption-provider-config-automatic-reload"}, []string{"--encryption-provider-config-automatic-reload"}},
+		{"two mistakes", []string{"--authn-endpoint=", "--gates-ca-file="}, []string{"--authn-endpoint", "--gates-ca-file"}},
+
+		{"etcd that does not answer", nil, []string{"--etcd-servers", "http://127.0.0.1:1", "--etcd-startup-timeout", "connection refused"}},
+		{"etcd without TLS", []string{"--etcd-servers=https://" + w.takenAddress, "--etcd-cafile=" + w.pki.Cert(pki.EtcdCA)}, []string{"--etcd-servers", w.takenAddress}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
@@ -219,9 +248,14 @@ func TestServices(t *testing.T) {
 		{"unknown flag", []string{"--no-such-flag=1"}, []string{"unknown flag", "--no-such-flag"}},
 		{"argument", []string{"start"}, []string{"start"}},
 		{"missing key", []string{"--tls-private-key-file=" + w.missing()}, []string{"--tls-private-key-file", w.missing()}},
-		{"key that is none", []string{"--tls-private-key-file=" + noKey}, []string{noKey}},
-		{"key of another certificate", []string{"--tls-private-key-file=" + w.pki.Key(pki.Gateway)}, []string{w.pki.Key(pki.Gateway)}},
-		{"CA that is none", []string{"--peer-ca-file=" + noKey}, []string{noKey}},
+		{"key that is none", []string{"--tls-private-key-file=" + noKey}, []string{"--tls-private-key-file", noKey}},
+		{"key of another certificate", []string{"--tls-private-key-file=" + w.pki.Key(pki.Gateway)}, []string{"--tls-private-key-file", w.pki.Key(pki.Gateway), "does not match"}},
+		{"no certificate", []string{"--tls-cert-file="}, []string{"--tls-cert-file", "required"}},
+		{"CA that is none", []string{"--peer-ca-file=" + noKey}, []string{"--peer-ca-file", noKey}},
+		{"CA of users that is none", []string{"--client-ca-file=" + noKey}, []string{"--client-ca-file", noKey}},
+		{"unknown feature gate", []string{"--feature-gates=Magic=true"}, []string{"--feature-gates", "Magic"}},
+		{"unknown log format", []string{"--logging-format=prose"}, []string{"--logging-format", "prose"}},
+		{"address that is none", []string{"--listen-address=here"}, []string{"--listen-address", "here"}},
 		{"malformed kubeconfig", []string{"--kubeconfig=" + garbage}, []string{"--kubeconfig", garbage}},
 		{"missing kubeconfig", []string{"--kubeconfig=" + w.missing()}, []string{"--kubeconfig", w.missing()}},
 		{"port in use", []string{"--listen-address=" + w.takenAddress}, []string{"--listen-address", w.takenAddress, "address already in use"}},
@@ -236,7 +270,7 @@ func TestServices(t *testing.T) {
 		},
 		"trigate-authz": {
 			{"unknown mode", []string{"--authorization-mode=Magic"}, []string{"authorization-mode", "Magic"}},
-			{"malformed configuration", []string{"--authorization-mode=", "--authorization-config=" + garbage}, []string{"--authorization-config"}},
+			{"contradicting configurations", []string{"--authorization-config=" + garbage}, []string{"--authorization-config", "--authorization-mode"}},
 			{"mode without its file", []string{"--authorization-mode=ABAC"}, []string{"ABAC"}},
 		},
 		"trigate-admission": {
@@ -246,21 +280,40 @@ func TestServices(t *testing.T) {
 		},
 	}
 	for program, args := range good {
-		for _, test := range append(append([]badCase{}, every...), own[program]...) {
+		for _, test := range slices.Concat(every, own[program]) {
 			t.Run(program+"/"+test.name, func(t *testing.T) {
 				t.Parallel()
-				run(t, program, append(append([]string{}, args...), test.args...)...).check(t, program, test.want...)
+				run(t, program, slices.Concat(args, test.args)...).check(t, program, test.want...)
 			})
 		}
 	}
 }
 
-// TestAuthzNeedsAMode wants authz to refuse upstream's default, which is to allow
-// everything.
-func TestAuthzNeedsAMode(t *testing.T) {
+// TestAuthzConfiguration is about what stands in the place of --authorization-mode.
+func TestAuthzConfiguration(t *testing.T) {
 	w := newWorld(t)
-	run(t, "trigate-authz", w.serviceArgs(t, pki.Authz)...).
-		check(t, "trigate-authz", "--authorization-mode", "--authorization-config")
+	const header = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthorizationConfiguration\n"
+	for _, test := range []badCase{
+		// Upstream's default is to allow everything.
+		{"none", nil, []string{"--authorization-mode", "--authorization-config"}},
+		{"missing", []string{"--authorization-config=" + w.missing()}, []string{"--authorization-config", w.missing()}},
+		{"malformed", []string{"--authorization-config=" + w.file(t, "garbage.yaml", "kind: [")}, []string{"--authorization-config", "garbage.yaml"}},
+		{
+			"unknown type",
+			[]string{"--authorization-config=" + w.file(t, "type.yaml", header+"authorizers: [{type: Magic, name: m}]\n")},
+			[]string{"--authorization-config", "Magic"},
+		},
+		{
+			"unknown field",
+			[]string{"--authorization-config=" + w.file(t, "field.yaml", header+"authorizers: [{type: RBAC, name: r, magic: true}]\n")},
+			[]string{"--authorization-config", "field.yaml", "magic"},
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			run(t, "trigate-authz", append(w.serviceArgs(t, pki.Authz), test.args...)...).check(t, "trigate-authz", test.want...)
+		})
+	}
 }
 
 func TestLocal(t *testing.T) {
