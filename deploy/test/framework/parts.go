@@ -162,6 +162,29 @@ func (p *Parts) Kill(tb testing.TB, names ...string) {
 	}
 }
 
+// End ends parts as an operator would, one after the other. Each has to end by itself
+// within limit, and with success.
+func (p *Parts) End(tb testing.TB, limit time.Duration, names ...string) {
+	tb.Helper()
+	for _, name := range names {
+		running, ok := p.running[name]
+		if !ok {
+			tb.Fatalf("%s does not run", name)
+		}
+		delete(p.running, name)
+		begin := time.Now()
+		if err := running.stop(); err != nil {
+			tb.Fatal(err)
+		}
+		if took := time.Since(begin); took > limit {
+			tb.Errorf("%s took %s to end, want at most %s", name, took, limit)
+		}
+		if running.err != nil {
+			tb.Errorf("%s: %v; its log ends with:\n%s", name, running.err, tail(running.log))
+		}
+	}
+}
+
 // Log returns what a part has written so far.
 func (p *Parts) Log(tb testing.TB, name string) string {
 	tb.Helper()

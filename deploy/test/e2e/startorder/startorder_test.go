@@ -32,6 +32,13 @@ const (
 
 var gates = []string{authn, authz, admission}
 
+// soon is less than the minute after which the controller that makes the system
+// namespaces tries again: its first attempt has to succeed.
+const soon = 40 * time.Second
+
+// endsWithin is how long the local runner waits before it kills a process.
+const endsWithin = 20 * time.Second
+
 // lookAgain is how often a state that has to last is looked at.
 const lookAgain = 200 * time.Millisecond
 
@@ -93,6 +100,29 @@ func TestReversedOrder(t *testing.T) {
 	p.Start(t, etcd)
 	p.AwaitReady(t)
 	works(t, p)
+}
+
+// TestEndWhileOthersAreMissing wants a process that waits for others to end when it is
+// told to.
+func TestEndWhileOthersAreMissing(t *testing.T) {
+	t.Parallel()
+	p := framework.NewParts(t, framework.PartsOptions{})
+	p.Start(t, authn, authz, admission)
+	framework.Eventually(t, "the services miss the gateway", func() error { return saysWhatIsMissing(t, p, gateway) })
+	p.End(t, endsWithin, admission, authz, authn)
+
+	p.Start(t, gateway)
+	framework.Eventually(t, "the gateway misses etcd", func() error { return logged(t, p, gateway, "Waiting for etcd") })
+	p.End(t, endsWithin, gateway)
+
+	p.Start(t, etcd, gateway)
+	framework.Eventually(t, "the gateway misses the gates", func() error {
+		return errors.Join(
+			logged(t, p, gateway, `"Waiting for a gate" gate="authn"`),
+			logged(t, p, gateway, `"Waiting for a gate" gate="authz"`),
+			logged(t, p, gateway, `"Waiting for a gate" gate="admission"`))
+	})
+	p.End(t, endsWithin, gateway, etcd)
 }
 
 // saysWhatIsMissing returns nil if those that are there say which part is not.
@@ -189,9 +219,9 @@ func works(t *testing.T, p *framework.Parts) {
 		}
 	}
 
-	// authn signs a token and knows its bearer, whom authz lets do nothing else. The
-	// namespace is made by a controller, which may be a little later than ready.
-	framework.Eventually(t, "a write", func() error {
+	// authn signs a token and knows its bearer, whom authz lets do nothing else. A
+	// controller makes the namespace, which may be a little later than ready.
+	framework.EventuallyWithin(t, soon, "a write", func() error {
 		account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: "ann"}}
 		_, err := admin.CoreV1().ServiceAccounts("default").Create(ctx, account, metav1.CreateOptions{})
 		return err
