@@ -24,7 +24,8 @@ func TestCertificatesOfAnotherCA(t *testing.T) {
 		{
 			"the gateway does not accept the services",
 			func(layout *pki.Layout) []string { return []string{"--gates-ca-file=" + layout.Cert(pki.FrontProxyCA)} },
-			"gateway", []string{"Waiting for a gate", `gate="authz"`, "signed by unknown authority"},
+			"gateway",
+			[]string{"Waiting for a gate", `gate="authz"`, "signed by unknown authority"},
 		},
 		{
 			"the services do not accept the gateway",
@@ -34,7 +35,8 @@ func TestCertificatesOfAnotherCA(t *testing.T) {
 					"--gates-client-key-file=" + layout.Key(pki.FrontProxyClient),
 				}
 			},
-			"gateway", []string{"Waiting for a gate", `gate="authz"`, "certificate"},
+			"gateway",
+			[]string{"Waiting for a gate", `gate="authz"`, "certificate"},
 		},
 		{
 			"a service does not accept the API's server",
@@ -44,7 +46,8 @@ func TestCertificatesOfAnotherCA(t *testing.T) {
 					"--tls-private-key-file=" + layout.Key(pki.EtcdServer),
 				}
 			},
-			"authz", []string{"Waiting for the Kubernetes API", "signed by unknown authority"},
+			"authz",
+			[]string{"Waiting for the Kubernetes API", "signed by unknown authority"},
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
