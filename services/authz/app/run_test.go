@@ -138,14 +138,16 @@ func write(t testing.TB, name, content string) string {
 
 // readers lets group readers get pods everywhere.
 func readers() (*rbacv1.ClusterRole, *rbacv1.ClusterRoleBinding) {
-	return &rbacv1.ClusterRole{
+	role := &rbacv1.ClusterRole{
 		ObjectMeta: metav1.ObjectMeta{Name: "read-pods"},
 		Rules:      []rbacv1.PolicyRule{{Verbs: []string{"get"}, APIGroups: []string{""}, Resources: []string{"pods"}}},
-	}, &rbacv1.ClusterRoleBinding{
+	}
+	binding := &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: "readers"},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "read-pods"},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "readers"}},
 	}
+	return role, binding
 }
 
 var getPod = authorizer.AttributesRecord{
