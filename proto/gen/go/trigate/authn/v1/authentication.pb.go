@@ -258,8 +258,17 @@ type AuthenticateTokenResponse struct {
 	// Annotations for the audit event, in the order of their keys. As in
 	// kube-apiserver, only a good token has them.
 	AuditAnnotations []*AuditAnnotation `protobuf:"bytes,7,rep,name=audit_annotations,json=auditAnnotations,proto3" json:"audit_annotations,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// The objects that the verdict hangs on: the service account, what the token is
+	// bound to, the secret that it is kept in. It holds no longer than they do.
+	Dependencies []*ObjectReference `protobuf:"bytes,8,rep,name=dependencies,proto3" json:"dependencies,omitempty"`
+	// Until when the verdict may be kept if none of the dependencies is revoked. Unset:
+	// not at all.
+	KeepUntil *timestamppb.Timestamp `protobuf:"bytes,9,opt,name=keep_until,json=keepUntil,proto3" json:"keep_until,omitempty"`
+	// A digest of the authenticators' configuration that decided. A verdict that was
+	// given with another one than WatchRevocations tells of may not be kept.
+	Configuration string `protobuf:"bytes,10,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AuthenticateTokenResponse) Reset() {
@@ -341,6 +350,109 @@ func (x *AuthenticateTokenResponse) GetAuditAnnotations() []*AuditAnnotation {
 	return nil
 }
 
+func (x *AuthenticateTokenResponse) GetDependencies() []*ObjectReference {
+	if x != nil {
+		return x.Dependencies
+	}
+	return nil
+}
+
+func (x *AuthenticateTokenResponse) GetKeepUntil() *timestamppb.Timestamp {
+	if x != nil {
+		return x.KeepUntil
+	}
+	return nil
+}
+
+func (x *AuthenticateTokenResponse) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
+// ObjectReference is an object that an identity hangs on.
+type ObjectReference struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The resource: serviceaccounts, secrets, pods or nodes.
+	Resource string `protobuf:"bytes,1,opt,name=resource,proto3" json:"resource,omitempty"`
+	// The namespace. Empty for nodes.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The uid, which no other object ever has.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// The resourceVersion at which the object was looked at. Zero if it is not known.
+	ResourceVersion uint64 `protobuf:"varint,5,opt,name=resource_version,json=resourceVersion,proto3" json:"resource_version,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *ObjectReference) Reset() {
+	*x = ObjectReference{}
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectReference) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectReference) ProtoMessage() {}
+
+func (x *ObjectReference) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectReference.ProtoReflect.Descriptor instead.
+func (*ObjectReference) Descriptor() ([]byte, []int) {
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ObjectReference) GetResource() string {
+	if x != nil {
+		return x.Resource
+	}
+	return ""
+}
+
+func (x *ObjectReference) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ObjectReference) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ObjectReference) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *ObjectReference) GetResourceVersion() uint64 {
+	if x != nil {
+		return x.ResourceVersion
+	}
+	return 0
+}
+
 // AuditAnnotation is one annotation for the audit event.
 type AuditAnnotation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -354,7 +466,7 @@ type AuditAnnotation struct {
 
 func (x *AuditAnnotation) Reset() {
 	*x = AuditAnnotation{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -366,7 +478,7 @@ func (x *AuditAnnotation) String() string {
 func (*AuditAnnotation) ProtoMessage() {}
 
 func (x *AuditAnnotation) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[4]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -379,7 +491,7 @@ func (x *AuditAnnotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditAnnotation.ProtoReflect.Descriptor instead.
 func (*AuditAnnotation) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{4}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AuditAnnotation) GetKey() string {
@@ -410,7 +522,7 @@ type IssueTokenRequest struct {
 
 func (x *IssueTokenRequest) Reset() {
 	*x = IssueTokenRequest{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +534,7 @@ func (x *IssueTokenRequest) String() string {
 func (*IssueTokenRequest) ProtoMessage() {}
 
 func (x *IssueTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[5]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +547,7 @@ func (x *IssueTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueTokenRequest.ProtoReflect.Descriptor instead.
 func (*IssueTokenRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{5}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *IssueTokenRequest) GetClaims() []byte {
@@ -456,7 +568,7 @@ type IssueTokenResponse struct {
 
 func (x *IssueTokenResponse) Reset() {
 	*x = IssueTokenResponse{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -468,7 +580,7 @@ func (x *IssueTokenResponse) String() string {
 func (*IssueTokenResponse) ProtoMessage() {}
 
 func (x *IssueTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[6]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -481,7 +593,7 @@ func (x *IssueTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use IssueTokenResponse.ProtoReflect.Descriptor instead.
 func (*IssueTokenResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{6}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *IssueTokenResponse) GetToken() string {
@@ -489,6 +601,165 @@ func (x *IssueTokenResponse) GetToken() string {
 		return x.Token
 	}
 	return ""
+}
+
+// WatchRevocationsRequest asks for revocations.
+type WatchRevocationsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRevocationsRequest) Reset() {
+	*x = WatchRevocationsRequest{}
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRevocationsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRevocationsRequest) ProtoMessage() {}
+
+func (x *WatchRevocationsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRevocationsRequest.ProtoReflect.Descriptor instead.
+func (*WatchRevocationsRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{8}
+}
+
+// WatchRevocationsResponse says where the service is, and what has been revoked since
+// the message before.
+type WatchRevocationsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What has been revoked. Empty in the first message.
+	Revocations []*Revocation `protobuf:"bytes,1,rep,name=revocations,proto3" json:"revocations,omitempty"`
+	// The digest of the authenticators' configuration.
+	Configuration string `protobuf:"bytes,2,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// True if the service sees changes as they happen. It does not while its own
+	// connection to the Kubernetes API is broken.
+	Following     bool `protobuf:"varint,3,opt,name=following,proto3" json:"following,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchRevocationsResponse) Reset() {
+	*x = WatchRevocationsResponse{}
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchRevocationsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchRevocationsResponse) ProtoMessage() {}
+
+func (x *WatchRevocationsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchRevocationsResponse.ProtoReflect.Descriptor instead.
+func (*WatchRevocationsResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *WatchRevocationsResponse) GetRevocations() []*Revocation {
+	if x != nil {
+		return x.Revocations
+	}
+	return nil
+}
+
+func (x *WatchRevocationsResponse) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
+func (x *WatchRevocationsResponse) GetFollowing() bool {
+	if x != nil {
+		return x.Following
+	}
+	return false
+}
+
+// Revocation tells of one object.
+type Revocation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The object, at the resourceVersion of the change.
+	Object *ObjectReference `protobuf:"bytes,1,opt,name=object,proto3" json:"object,omitempty"`
+	// True if the object is gone. If it is not, a verdict that has seen it at this
+	// resourceVersion or a later one may still be good.
+	Deleted       bool `protobuf:"varint,2,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Revocation) Reset() {
+	*x = Revocation{}
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revocation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revocation) ProtoMessage() {}
+
+func (x *Revocation) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revocation.ProtoReflect.Descriptor instead.
+func (*Revocation) Descriptor() ([]byte, []int) {
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Revocation) GetObject() *ObjectReference {
+	if x != nil {
+		return x.Object
+	}
+	return nil
+}
+
+func (x *Revocation) GetDeleted() bool {
+	if x != nil {
+		return x.Deleted
+	}
+	return false
 }
 
 // ListPublicKeysRequest asks for the verification keys.
@@ -500,7 +771,7 @@ type ListPublicKeysRequest struct {
 
 func (x *ListPublicKeysRequest) Reset() {
 	*x = ListPublicKeysRequest{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -512,7 +783,7 @@ func (x *ListPublicKeysRequest) String() string {
 func (*ListPublicKeysRequest) ProtoMessage() {}
 
 func (x *ListPublicKeysRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[7]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -525,7 +796,7 @@ func (x *ListPublicKeysRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPublicKeysRequest.ProtoReflect.Descriptor instead.
 func (*ListPublicKeysRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{7}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{11}
 }
 
 // ListPublicKeysResponse holds the verification keys.
@@ -545,7 +816,7 @@ type ListPublicKeysResponse struct {
 
 func (x *ListPublicKeysResponse) Reset() {
 	*x = ListPublicKeysResponse{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -557,7 +828,7 @@ func (x *ListPublicKeysResponse) String() string {
 func (*ListPublicKeysResponse) ProtoMessage() {}
 
 func (x *ListPublicKeysResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[8]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -570,7 +841,7 @@ func (x *ListPublicKeysResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPublicKeysResponse.ProtoReflect.Descriptor instead.
 func (*ListPublicKeysResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{8}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListPublicKeysResponse) GetKeys() []*PublicKey {
@@ -617,7 +888,7 @@ type PublicKey struct {
 
 func (x *PublicKey) Reset() {
 	*x = PublicKey{}
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[9]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +900,7 @@ func (x *PublicKey) String() string {
 func (*PublicKey) ProtoMessage() {}
 
 func (x *PublicKey) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[9]
+	mi := &file_trigate_authn_v1_authentication_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +913,7 @@ func (x *PublicKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PublicKey.ProtoReflect.Descriptor instead.
 func (*PublicKey) Descriptor() ([]byte, []int) {
-	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{9}
+	return file_trigate_authn_v1_authentication_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *PublicKey) GetKeyId() string {
@@ -684,7 +955,7 @@ const file_trigate_authn_v1_authentication_proto_rawDesc = "" +
 	"\x18AuthenticateTokenRequest\x12\x19\n" +
 	"\x05token\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05token\x12\x1c\n" +
 	"\taudiences\x18\x02 \x03(\tR\taudiences\x12'\n" +
-	"\x0fpercent_encoded\x18\x03 \x01(\bR\x0epercentEncoded\"\xba\x02\n" +
+	"\x0fpercent_encoded\x18\x03 \x01(\bR\x0epercentEncoded\"\xe2\x03\n" +
 	"\x19AuthenticateTokenResponse\x12$\n" +
 	"\rauthenticated\x18\x01 \x01(\bR\rauthenticated\x12.\n" +
 	"\x04user\x18\x02 \x01(\v2\x1a.trigate.authn.v1.UserInfoR\x04user\x12\x1c\n" +
@@ -692,14 +963,34 @@ const file_trigate_authn_v1_authentication_proto_rawDesc = "" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12'\n" +
 	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncoded\x12\x1a\n" +
 	"\bwarnings\x18\x06 \x03(\tR\bwarnings\x12N\n" +
-	"\x11audit_annotations\x18\a \x03(\v2!.trigate.authn.v1.AuditAnnotationR\x10auditAnnotations\"9\n" +
+	"\x11audit_annotations\x18\a \x03(\v2!.trigate.authn.v1.AuditAnnotationR\x10auditAnnotations\x12E\n" +
+	"\fdependencies\x18\b \x03(\v2!.trigate.authn.v1.ObjectReferenceR\fdependencies\x129\n" +
+	"\n" +
+	"keep_until\x18\t \x01(\v2\x1a.google.protobuf.TimestampR\tkeepUntil\x12$\n" +
+	"\rconfiguration\x18\n" +
+	" \x01(\tR\rconfiguration\"\x9c\x01\n" +
+	"\x0fObjectReference\x12\x1a\n" +
+	"\bresource\x18\x01 \x01(\tR\bresource\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x04 \x01(\tR\x03uid\x12)\n" +
+	"\x10resource_version\x18\x05 \x01(\x04R\x0fresourceVersion\"9\n" +
 	"\x0fAuditAnnotation\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\"+\n" +
 	"\x11IssueTokenRequest\x12\x16\n" +
 	"\x06claims\x18\x01 \x01(\fR\x06claims\"/\n" +
 	"\x12IssueTokenResponse\x12\x19\n" +
-	"\x05token\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05token\"\x17\n" +
+	"\x05token\x18\x01 \x01(\tB\x03\x80\x01\x01R\x05token\"\x19\n" +
+	"\x17WatchRevocationsRequest\"\x9e\x01\n" +
+	"\x18WatchRevocationsResponse\x12>\n" +
+	"\vrevocations\x18\x01 \x03(\v2\x1c.trigate.authn.v1.RevocationR\vrevocations\x12$\n" +
+	"\rconfiguration\x18\x02 \x01(\tR\rconfiguration\x12\x1c\n" +
+	"\tfollowing\x18\x03 \x01(\bR\tfollowing\"a\n" +
+	"\n" +
+	"Revocation\x129\n" +
+	"\x06object\x18\x01 \x01(\v2!.trigate.authn.v1.ObjectReferenceR\x06object\x12\x18\n" +
+	"\adeleted\x18\x02 \x01(\bR\adeleted\"\x17\n" +
 	"\x15ListPublicKeysRequest\"\xd8\x01\n" +
 	"\x16ListPublicKeysResponse\x12/\n" +
 	"\x04keys\x18\x01 \x03(\v2\x1b.trigate.authn.v1.PublicKeyR\x04keys\x12A\n" +
@@ -709,11 +1000,12 @@ const file_trigate_authn_v1_authentication_proto_rawDesc = "" +
 	"\tPublicKey\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x19\n" +
 	"\bspki_der\x18\x02 \x01(\fR\aspkiDer\x12?\n" +
-	"\x1cexcluded_from_oidc_discovery\x18\x03 \x01(\bR\x19excludedFromOidcDiscovery2\xd2\x02\n" +
+	"\x1cexcluded_from_oidc_discovery\x18\x03 \x01(\bR\x19excludedFromOidcDiscovery2\xbf\x03\n" +
 	"\x15AuthenticationService\x12q\n" +
 	"\x11AuthenticateToken\x12*.trigate.authn.v1.AuthenticateTokenRequest\x1a+.trigate.authn.v1.AuthenticateTokenResponse\"\x03\x90\x02\x01\x12\\\n" +
 	"\n" +
-	"IssueToken\x12#.trigate.authn.v1.IssueTokenRequest\x1a$.trigate.authn.v1.IssueTokenResponse\"\x03\x90\x02\x01\x12h\n" +
+	"IssueToken\x12#.trigate.authn.v1.IssueTokenRequest\x1a$.trigate.authn.v1.IssueTokenResponse\"\x03\x90\x02\x01\x12k\n" +
+	"\x10WatchRevocations\x12).trigate.authn.v1.WatchRevocationsRequest\x1a*.trigate.authn.v1.WatchRevocationsResponse0\x01\x12h\n" +
 	"\x0eListPublicKeys\x12'.trigate.authn.v1.ListPublicKeysRequest\x1a(.trigate.authn.v1.ListPublicKeysResponse\"\x03\x90\x02\x01BBZ@github.com/trigate/trigate/proto/gen/go/trigate/authn/v1;authnv1b\x06proto3"
 
 var (
@@ -728,39 +1020,49 @@ func file_trigate_authn_v1_authentication_proto_rawDescGZIP() []byte {
 	return file_trigate_authn_v1_authentication_proto_rawDescData
 }
 
-var file_trigate_authn_v1_authentication_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_trigate_authn_v1_authentication_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_trigate_authn_v1_authentication_proto_goTypes = []any{
 	(*UserInfo)(nil),                  // 0: trigate.authn.v1.UserInfo
 	(*ExtraEntry)(nil),                // 1: trigate.authn.v1.ExtraEntry
 	(*AuthenticateTokenRequest)(nil),  // 2: trigate.authn.v1.AuthenticateTokenRequest
 	(*AuthenticateTokenResponse)(nil), // 3: trigate.authn.v1.AuthenticateTokenResponse
-	(*AuditAnnotation)(nil),           // 4: trigate.authn.v1.AuditAnnotation
-	(*IssueTokenRequest)(nil),         // 5: trigate.authn.v1.IssueTokenRequest
-	(*IssueTokenResponse)(nil),        // 6: trigate.authn.v1.IssueTokenResponse
-	(*ListPublicKeysRequest)(nil),     // 7: trigate.authn.v1.ListPublicKeysRequest
-	(*ListPublicKeysResponse)(nil),    // 8: trigate.authn.v1.ListPublicKeysResponse
-	(*PublicKey)(nil),                 // 9: trigate.authn.v1.PublicKey
-	(*timestamppb.Timestamp)(nil),     // 10: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 11: google.protobuf.Duration
+	(*ObjectReference)(nil),           // 4: trigate.authn.v1.ObjectReference
+	(*AuditAnnotation)(nil),           // 5: trigate.authn.v1.AuditAnnotation
+	(*IssueTokenRequest)(nil),         // 6: trigate.authn.v1.IssueTokenRequest
+	(*IssueTokenResponse)(nil),        // 7: trigate.authn.v1.IssueTokenResponse
+	(*WatchRevocationsRequest)(nil),   // 8: trigate.authn.v1.WatchRevocationsRequest
+	(*WatchRevocationsResponse)(nil),  // 9: trigate.authn.v1.WatchRevocationsResponse
+	(*Revocation)(nil),                // 10: trigate.authn.v1.Revocation
+	(*ListPublicKeysRequest)(nil),     // 11: trigate.authn.v1.ListPublicKeysRequest
+	(*ListPublicKeysResponse)(nil),    // 12: trigate.authn.v1.ListPublicKeysResponse
+	(*PublicKey)(nil),                 // 13: trigate.authn.v1.PublicKey
+	(*timestamppb.Timestamp)(nil),     // 14: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 15: google.protobuf.Duration
 }
 var file_trigate_authn_v1_authentication_proto_depIdxs = []int32{
 	1,  // 0: trigate.authn.v1.UserInfo.extra:type_name -> trigate.authn.v1.ExtraEntry
 	0,  // 1: trigate.authn.v1.AuthenticateTokenResponse.user:type_name -> trigate.authn.v1.UserInfo
-	4,  // 2: trigate.authn.v1.AuthenticateTokenResponse.audit_annotations:type_name -> trigate.authn.v1.AuditAnnotation
-	9,  // 3: trigate.authn.v1.ListPublicKeysResponse.keys:type_name -> trigate.authn.v1.PublicKey
-	10, // 4: trigate.authn.v1.ListPublicKeysResponse.data_timestamp:type_name -> google.protobuf.Timestamp
-	11, // 5: trigate.authn.v1.ListPublicKeysResponse.max_age:type_name -> google.protobuf.Duration
-	2,  // 6: trigate.authn.v1.AuthenticationService.AuthenticateToken:input_type -> trigate.authn.v1.AuthenticateTokenRequest
-	5,  // 7: trigate.authn.v1.AuthenticationService.IssueToken:input_type -> trigate.authn.v1.IssueTokenRequest
-	7,  // 8: trigate.authn.v1.AuthenticationService.ListPublicKeys:input_type -> trigate.authn.v1.ListPublicKeysRequest
-	3,  // 9: trigate.authn.v1.AuthenticationService.AuthenticateToken:output_type -> trigate.authn.v1.AuthenticateTokenResponse
-	6,  // 10: trigate.authn.v1.AuthenticationService.IssueToken:output_type -> trigate.authn.v1.IssueTokenResponse
-	8,  // 11: trigate.authn.v1.AuthenticationService.ListPublicKeys:output_type -> trigate.authn.v1.ListPublicKeysResponse
-	9,  // [9:12] is the sub-list for method output_type
-	6,  // [6:9] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	5,  // 2: trigate.authn.v1.AuthenticateTokenResponse.audit_annotations:type_name -> trigate.authn.v1.AuditAnnotation
+	4,  // 3: trigate.authn.v1.AuthenticateTokenResponse.dependencies:type_name -> trigate.authn.v1.ObjectReference
+	14, // 4: trigate.authn.v1.AuthenticateTokenResponse.keep_until:type_name -> google.protobuf.Timestamp
+	10, // 5: trigate.authn.v1.WatchRevocationsResponse.revocations:type_name -> trigate.authn.v1.Revocation
+	4,  // 6: trigate.authn.v1.Revocation.object:type_name -> trigate.authn.v1.ObjectReference
+	13, // 7: trigate.authn.v1.ListPublicKeysResponse.keys:type_name -> trigate.authn.v1.PublicKey
+	14, // 8: trigate.authn.v1.ListPublicKeysResponse.data_timestamp:type_name -> google.protobuf.Timestamp
+	15, // 9: trigate.authn.v1.ListPublicKeysResponse.max_age:type_name -> google.protobuf.Duration
+	2,  // 10: trigate.authn.v1.AuthenticationService.AuthenticateToken:input_type -> trigate.authn.v1.AuthenticateTokenRequest
+	6,  // 11: trigate.authn.v1.AuthenticationService.IssueToken:input_type -> trigate.authn.v1.IssueTokenRequest
+	8,  // 12: trigate.authn.v1.AuthenticationService.WatchRevocations:input_type -> trigate.authn.v1.WatchRevocationsRequest
+	11, // 13: trigate.authn.v1.AuthenticationService.ListPublicKeys:input_type -> trigate.authn.v1.ListPublicKeysRequest
+	3,  // 14: trigate.authn.v1.AuthenticationService.AuthenticateToken:output_type -> trigate.authn.v1.AuthenticateTokenResponse
+	7,  // 15: trigate.authn.v1.AuthenticationService.IssueToken:output_type -> trigate.authn.v1.IssueTokenResponse
+	9,  // 16: trigate.authn.v1.AuthenticationService.WatchRevocations:output_type -> trigate.authn.v1.WatchRevocationsResponse
+	12, // 17: trigate.authn.v1.AuthenticationService.ListPublicKeys:output_type -> trigate.authn.v1.ListPublicKeysResponse
+	14, // [14:18] is the sub-list for method output_type
+	10, // [10:14] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_trigate_authn_v1_authentication_proto_init() }
@@ -774,7 +1076,7 @@ func file_trigate_authn_v1_authentication_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trigate_authn_v1_authentication_proto_rawDesc), len(file_trigate_authn_v1_authentication_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	AuthenticationService_AuthenticateToken_FullMethodName = "/trigate.authn.v1.AuthenticationService/AuthenticateToken"
 	AuthenticationService_IssueToken_FullMethodName        = "/trigate.authn.v1.AuthenticationService/IssueToken"
+	AuthenticationService_WatchRevocations_FullMethodName  = "/trigate.authn.v1.AuthenticationService/WatchRevocations"
 	AuthenticationService_ListPublicKeys_FullMethodName    = "/trigate.authn.v1.AuthenticationService/ListPublicKeys"
 )
 
@@ -48,6 +49,12 @@ type AuthenticationServiceClient interface {
 	// has decided already that the token may be issued. The token is not kept: a call
 	// that is repeated leaves nothing behind but another token for the same claims.
 	IssueToken(ctx context.Context, in *IssueTokenRequest, opts ...grpc.CallOption) (*IssueTokenResponse, error)
+	// WatchRevocations tells of each object that identities hang on and that is deleted,
+	// is being deleted, or is changed so that a token may no longer be good. The first
+	// message says where the service is; one comes every second at least. A caller that
+	// has not heard anything for five seconds, or hears that the service does not
+	// follow, has to ask about each token anew.
+	WatchRevocations(ctx context.Context, in *WatchRevocationsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevocationsResponse], error)
 	// ListPublicKeys returns every key that verifies service-account tokens of this
 	// issuer; it feeds `/openid/v1/jwks`.
 	ListPublicKeys(ctx context.Context, in *ListPublicKeysRequest, opts ...grpc.CallOption) (*ListPublicKeysResponse, error)
@@ -81,6 +88,25 @@ func (c *authenticationServiceClient) IssueToken(ctx context.Context, in *IssueT
 	return out, nil
 }
 
+func (c *authenticationServiceClient) WatchRevocations(ctx context.Context, in *WatchRevocationsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchRevocationsResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuthenticationService_ServiceDesc.Streams[0], AuthenticationService_WatchRevocations_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchRevocationsRequest, WatchRevocationsResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuthenticationService_WatchRevocationsClient = grpc.ServerStreamingClient[WatchRevocationsResponse]
+
 func (c *authenticationServiceClient) ListPublicKeys(ctx context.Context, in *ListPublicKeysRequest, opts ...grpc.CallOption) (*ListPublicKeysResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListPublicKeysResponse)
@@ -112,6 +138,12 @@ type AuthenticationServiceServer interface {
 	// has decided already that the token may be issued. The token is not kept: a call
 	// that is repeated leaves nothing behind but another token for the same claims.
 	IssueToken(context.Context, *IssueTokenRequest) (*IssueTokenResponse, error)
+	// WatchRevocations tells of each object that identities hang on and that is deleted,
+	// is being deleted, or is changed so that a token may no longer be good. The first
+	// message says where the service is; one comes every second at least. A caller that
+	// has not heard anything for five seconds, or hears that the service does not
+	// follow, has to ask about each token anew.
+	WatchRevocations(*WatchRevocationsRequest, grpc.ServerStreamingServer[WatchRevocationsResponse]) error
 	// ListPublicKeys returns every key that verifies service-account tokens of this
 	// issuer; it feeds `/openid/v1/jwks`.
 	ListPublicKeys(context.Context, *ListPublicKeysRequest) (*ListPublicKeysResponse, error)
@@ -130,6 +162,9 @@ func (UnimplementedAuthenticationServiceServer) AuthenticateToken(context.Contex
 }
 func (UnimplementedAuthenticationServiceServer) IssueToken(context.Context, *IssueTokenRequest) (*IssueTokenResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method IssueToken not implemented")
+}
+func (UnimplementedAuthenticationServiceServer) WatchRevocations(*WatchRevocationsRequest, grpc.ServerStreamingServer[WatchRevocationsResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchRevocations not implemented")
 }
 func (UnimplementedAuthenticationServiceServer) ListPublicKeys(context.Context, *ListPublicKeysRequest) (*ListPublicKeysResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPublicKeys not implemented")
@@ -191,6 +226,17 @@ func _AuthenticationService_IssueToken_Handler(srv interface{}, ctx context.Cont
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AuthenticationService_WatchRevocations_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchRevocationsRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuthenticationServiceServer).WatchRevocations(m, &grpc.GenericServerStream[WatchRevocationsRequest, WatchRevocationsResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuthenticationService_WatchRevocationsServer = grpc.ServerStreamingServer[WatchRevocationsResponse]
+
 func _AuthenticationService_ListPublicKeys_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListPublicKeysRequest)
 	if err := dec(in); err != nil {
@@ -229,6 +275,12 @@ var AuthenticationService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AuthenticationService_ListPublicKeys_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchRevocations",
+			Handler:       _AuthenticationService_WatchRevocations_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "trigate/authn/v1/authentication.proto",
 }

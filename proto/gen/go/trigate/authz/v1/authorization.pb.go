@@ -12,6 +12,7 @@ import (
 	v1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -80,6 +81,136 @@ func (x Decision) Number() protoreflect.EnumNumber {
 // Deprecated: Use Decision.Descriptor instead.
 func (Decision) EnumDescriptor() ([]byte, []int) {
 	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{0}
+}
+
+// Reuse says which other questions a decision answers too, for as long as no later
+// change of the policy concerns them. All of them have the same user name, groups and
+// verb, and either the same path or the same API group, resource and subresource; a
+// decision that may be reused never depends on anything else.
+type Reuse int32
+
+const (
+	// None: the decision may not be kept at all.
+	Reuse_REUSE_UNSPECIFIED Reuse = 0
+	// Those for the same namespace and name.
+	Reuse_REUSE_SAME_NAME Reuse = 1
+	// Those for the same namespace and any name.
+	Reuse_REUSE_ANY_NAME Reuse = 2
+	// Those for any namespace, or none, and any name. Only a change of cluster roles or
+	// their bindings ends it.
+	Reuse_REUSE_ANY_NAMESPACE Reuse = 3
+)
+
+// Enum value maps for Reuse.
+var (
+	Reuse_name = map[int32]string{
+		0: "REUSE_UNSPECIFIED",
+		1: "REUSE_SAME_NAME",
+		2: "REUSE_ANY_NAME",
+		3: "REUSE_ANY_NAMESPACE",
+	}
+	Reuse_value = map[string]int32{
+		"REUSE_UNSPECIFIED":   0,
+		"REUSE_SAME_NAME":     1,
+		"REUSE_ANY_NAME":      2,
+		"REUSE_ANY_NAMESPACE": 3,
+	}
+)
+
+func (x Reuse) Enum() *Reuse {
+	p := new(Reuse)
+	*p = x
+	return p
+}
+
+func (x Reuse) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Reuse) Descriptor() protoreflect.EnumDescriptor {
+	return file_trigate_authz_v1_authorization_proto_enumTypes[1].Descriptor()
+}
+
+func (Reuse) Type() protoreflect.EnumType {
+	return &file_trigate_authz_v1_authorization_proto_enumTypes[1]
+}
+
+func (x Reuse) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Reuse.Descriptor instead.
+func (Reuse) EnumDescriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{1}
+}
+
+// Dimension is a respect in which a rule may fall short of an action.
+type Dimension int32
+
+const (
+	// Never sent.
+	Dimension_DIMENSION_UNSPECIFIED Dimension = 0
+	// The rule has not this verb.
+	Dimension_DIMENSION_VERB Dimension = 1
+	// The rule has not this API group.
+	Dimension_DIMENSION_API_GROUP Dimension = 2
+	// The rule has not this resource or subresource.
+	Dimension_DIMENSION_RESOURCE Dimension = 3
+	// The rule is for other names.
+	Dimension_DIMENSION_NAME Dimension = 4
+	// The binding is for another namespace.
+	Dimension_DIMENSION_NAMESPACE Dimension = 5
+	// The rule has not this path.
+	Dimension_DIMENSION_PATH Dimension = 6
+)
+
+// Enum value maps for Dimension.
+var (
+	Dimension_name = map[int32]string{
+		0: "DIMENSION_UNSPECIFIED",
+		1: "DIMENSION_VERB",
+		2: "DIMENSION_API_GROUP",
+		3: "DIMENSION_RESOURCE",
+		4: "DIMENSION_NAME",
+		5: "DIMENSION_NAMESPACE",
+		6: "DIMENSION_PATH",
+	}
+	Dimension_value = map[string]int32{
+		"DIMENSION_UNSPECIFIED": 0,
+		"DIMENSION_VERB":        1,
+		"DIMENSION_API_GROUP":   2,
+		"DIMENSION_RESOURCE":    3,
+		"DIMENSION_NAME":        4,
+		"DIMENSION_NAMESPACE":   5,
+		"DIMENSION_PATH":        6,
+	}
+)
+
+func (x Dimension) Enum() *Dimension {
+	p := new(Dimension)
+	*p = x
+	return p
+}
+
+func (x Dimension) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Dimension) Descriptor() protoreflect.EnumDescriptor {
+	return file_trigate_authz_v1_authorization_proto_enumTypes[2].Descriptor()
+}
+
+func (Dimension) Type() protoreflect.EnumType {
+	return &file_trigate_authz_v1_authorization_proto_enumTypes[2]
+}
+
+func (x Dimension) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Dimension.Descriptor instead.
+func (Dimension) EnumDescriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{2}
 }
 
 // Attributes describe an action, as k8s.io/apiserver's authorizer.Attributes.
@@ -391,18 +522,97 @@ func (x *LabelSelectorRequirement) GetValues() []string {
 	return nil
 }
 
-// AuthorizeRequest asks one question.
-type AuthorizeRequest struct {
+// PolicyRevision says up to which change of the RBAC objects a decision has seen:
+// one resourceVersion for each resource, since they are read apart. All of them count
+// the same sequence, the changes of etcd. Zero is the time before any change.
+type PolicyRevision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The action in question.
-	Attributes    *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	// The resourceVersion of clusterroles.
+	ClusterRoles uint64 `protobuf:"varint,1,opt,name=cluster_roles,json=clusterRoles,proto3" json:"cluster_roles,omitempty"`
+	// The resourceVersion of clusterrolebindings.
+	ClusterRoleBindings uint64 `protobuf:"varint,2,opt,name=cluster_role_bindings,json=clusterRoleBindings,proto3" json:"cluster_role_bindings,omitempty"`
+	// The resourceVersion of roles, of all namespaces.
+	Roles uint64 `protobuf:"varint,3,opt,name=roles,proto3" json:"roles,omitempty"`
+	// The resourceVersion of rolebindings, of all namespaces.
+	RoleBindings  uint64 `protobuf:"varint,4,opt,name=role_bindings,json=roleBindings,proto3" json:"role_bindings,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
+func (x *PolicyRevision) Reset() {
+	*x = PolicyRevision{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyRevision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyRevision) ProtoMessage() {}
+
+func (x *PolicyRevision) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyRevision.ProtoReflect.Descriptor instead.
+func (*PolicyRevision) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *PolicyRevision) GetClusterRoles() uint64 {
+	if x != nil {
+		return x.ClusterRoles
+	}
+	return 0
+}
+
+func (x *PolicyRevision) GetClusterRoleBindings() uint64 {
+	if x != nil {
+		return x.ClusterRoleBindings
+	}
+	return 0
+}
+
+func (x *PolicyRevision) GetRoles() uint64 {
+	if x != nil {
+		return x.Roles
+	}
+	return 0
+}
+
+func (x *PolicyRevision) GetRoleBindings() uint64 {
+	if x != nil {
+		return x.RoleBindings
+	}
+	return 0
+}
+
+// AuthorizeRequest asks one question.
+type AuthorizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The action in question.
+	Attributes *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	// The policy that the decision has to have seen, at least. A replica that has not
+	// yet read that far waits, and gives up with UNAVAILABLE when the deadline or its
+	// own patience ends. Unset asks for whatever the replica has.
+	AtLeastAsFreshAs *PolicyRevision `protobuf:"bytes,2,opt,name=at_least_as_fresh_as,json=atLeastAsFreshAs,proto3" json:"at_least_as_fresh_as,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
 func (x *AuthorizeRequest) Reset() {
 	*x = AuthorizeRequest{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[3]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +624,7 @@ func (x *AuthorizeRequest) String() string {
 func (*AuthorizeRequest) ProtoMessage() {}
 
 func (x *AuthorizeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[3]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,12 +637,19 @@ func (x *AuthorizeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeRequest.ProtoReflect.Descriptor instead.
 func (*AuthorizeRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{3}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *AuthorizeRequest) GetAttributes() *Attributes {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *AuthorizeRequest) GetAtLeastAsFreshAs() *PolicyRevision {
+	if x != nil {
+		return x.AtLeastAsFreshAs
 	}
 	return nil
 }
@@ -455,13 +672,20 @@ type AuthorizeResponse struct {
 	// True if every string of this message, those in `authorizers` included, is
 	// percent-encoded (RFC 3986, section 2.1) since one of them is not valid UTF-8.
 	PercentEncoded bool `protobuf:"varint,5,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The policy that the decision has seen, at least.
+	Revision *PolicyRevision `protobuf:"bytes,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Which other questions the decision answers.
+	Reuse Reuse `protobuf:"varint,7,opt,name=reuse,proto3,enum=trigate.authz.v1.Reuse" json:"reuse,omitempty"`
+	// A digest of the authorizers' configuration that decided. Decisions that were made
+	// with another one than WatchPolicyRevision tells of may not be kept.
+	Configuration string `protobuf:"bytes,8,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AuthorizeResponse) Reset() {
 	*x = AuthorizeResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[4]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -473,7 +697,7 @@ func (x *AuthorizeResponse) String() string {
 func (*AuthorizeResponse) ProtoMessage() {}
 
 func (x *AuthorizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[4]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -486,7 +710,7 @@ func (x *AuthorizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeResponse.ProtoReflect.Descriptor instead.
 func (*AuthorizeResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{4}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *AuthorizeResponse) GetDecision() Decision {
@@ -524,6 +748,27 @@ func (x *AuthorizeResponse) GetPercentEncoded() bool {
 	return false
 }
 
+func (x *AuthorizeResponse) GetRevision() *PolicyRevision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+func (x *AuthorizeResponse) GetReuse() Reuse {
+	if x != nil {
+		return x.Reuse
+	}
+	return Reuse_REUSE_UNSPECIFIED
+}
+
+func (x *AuthorizeResponse) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
 // AuthorizerDecision is one authorizer's say.
 type AuthorizerDecision struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -542,7 +787,7 @@ type AuthorizerDecision struct {
 
 func (x *AuthorizerDecision) Reset() {
 	*x = AuthorizerDecision{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[5]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -554,7 +799,7 @@ func (x *AuthorizerDecision) String() string {
 func (*AuthorizerDecision) ProtoMessage() {}
 
 func (x *AuthorizerDecision) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[5]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -567,7 +812,7 @@ func (x *AuthorizerDecision) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizerDecision.ProtoReflect.Descriptor instead.
 func (*AuthorizerDecision) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{5}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AuthorizerDecision) GetName() string {
@@ -608,13 +853,15 @@ type ListRulesRequest struct {
 	// True if `namespace` is percent-encoded (RFC 3986, section 2.1) since it is not
 	// valid UTF-8.
 	PercentEncoded bool `protobuf:"varint,3,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// As in AuthorizeRequest.
+	AtLeastAsFreshAs *PolicyRevision `protobuf:"bytes,4,opt,name=at_least_as_fresh_as,json=atLeastAsFreshAs,proto3" json:"at_least_as_fresh_as,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ListRulesRequest) Reset() {
 	*x = ListRulesRequest{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[6]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +873,7 @@ func (x *ListRulesRequest) String() string {
 func (*ListRulesRequest) ProtoMessage() {}
 
 func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[6]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +886,7 @@ func (x *ListRulesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesRequest.ProtoReflect.Descriptor instead.
 func (*ListRulesRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{6}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListRulesRequest) GetUser() *v1.UserInfo {
@@ -661,6 +908,13 @@ func (x *ListRulesRequest) GetPercentEncoded() bool {
 		return x.PercentEncoded
 	}
 	return false
+}
+
+func (x *ListRulesRequest) GetAtLeastAsFreshAs() *PolicyRevision {
+	if x != nil {
+		return x.AtLeastAsFreshAs
+	}
+	return nil
 }
 
 // ListRulesResponse holds the rules of a user.
@@ -685,7 +939,7 @@ type ListRulesResponse struct {
 
 func (x *ListRulesResponse) Reset() {
 	*x = ListRulesResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[7]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -697,7 +951,7 @@ func (x *ListRulesResponse) String() string {
 func (*ListRulesResponse) ProtoMessage() {}
 
 func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[7]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -710,7 +964,7 @@ func (x *ListRulesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRulesResponse.ProtoReflect.Descriptor instead.
 func (*ListRulesResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{7}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListRulesResponse) GetResourceRules() []*ResourceRule {
@@ -765,7 +1019,7 @@ type ResourceRule struct {
 
 func (x *ResourceRule) Reset() {
 	*x = ResourceRule{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[8]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +1031,7 @@ func (x *ResourceRule) String() string {
 func (*ResourceRule) ProtoMessage() {}
 
 func (x *ResourceRule) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[8]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +1044,7 @@ func (x *ResourceRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResourceRule.ProtoReflect.Descriptor instead.
 func (*ResourceRule) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{8}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ResourceRule) GetVerbs() []string {
@@ -834,7 +1088,7 @@ type NonResourceRule struct {
 
 func (x *NonResourceRule) Reset() {
 	*x = NonResourceRule{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[9]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -846,7 +1100,7 @@ func (x *NonResourceRule) String() string {
 func (*NonResourceRule) ProtoMessage() {}
 
 func (x *NonResourceRule) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[9]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -859,7 +1113,7 @@ func (x *NonResourceRule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NonResourceRule.ProtoReflect.Descriptor instead.
 func (*NonResourceRule) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{9}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *NonResourceRule) GetVerbs() []string {
@@ -876,11 +1130,1267 @@ func (x *NonResourceRule) GetNonResourceUrls() []string {
 	return nil
 }
 
+// BatchAuthorizeRequest asks several questions.
+type BatchAuthorizeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The questions, 1,000 at most.
+	Questions     []*AuthorizeRequest `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchAuthorizeRequest) Reset() {
+	*x = BatchAuthorizeRequest{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchAuthorizeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchAuthorizeRequest) ProtoMessage() {}
+
+func (x *BatchAuthorizeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchAuthorizeRequest.ProtoReflect.Descriptor instead.
+func (*BatchAuthorizeRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *BatchAuthorizeRequest) GetQuestions() []*AuthorizeRequest {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
+// BatchAuthorizeResponse answers them.
+type BatchAuthorizeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// One answer for each question, in their order.
+	Results       []*AuthorizeResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BatchAuthorizeResponse) Reset() {
+	*x = BatchAuthorizeResponse{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BatchAuthorizeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BatchAuthorizeResponse) ProtoMessage() {}
+
+func (x *BatchAuthorizeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BatchAuthorizeResponse.ProtoReflect.Descriptor instead.
+func (*BatchAuthorizeResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *BatchAuthorizeResponse) GetResults() []*AuthorizeResult {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+// AuthorizeResult is the decision on one of several questions, or why there is none.
+type AuthorizeResult struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision. Unset if nothing could be decided.
+	Response *AuthorizeResponse `protobuf:"bytes,1,opt,name=response,proto3" json:"response,omitempty"`
+	// Why nothing could be decided. Unset if there is a decision.
+	Error         *AuthorizeError `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorizeResult) Reset() {
+	*x = AuthorizeResult{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorizeResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorizeResult) ProtoMessage() {}
+
+func (x *AuthorizeResult) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorizeResult.ProtoReflect.Descriptor instead.
+func (*AuthorizeResult) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *AuthorizeResult) GetResponse() *AuthorizeResponse {
+	if x != nil {
+		return x.Response
+	}
+	return nil
+}
+
+func (x *AuthorizeResult) GetError() *AuthorizeError {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+// AuthorizeError says why one of several questions could not be decided.
+type AuthorizeError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The gRPC status code that Authorize would have ended with.
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// The message that it would have had.
+	Message       string `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorizeError) Reset() {
+	*x = AuthorizeError{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorizeError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorizeError) ProtoMessage() {}
+
+func (x *AuthorizeError) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorizeError.ProtoReflect.Descriptor instead.
+func (*AuthorizeError) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *AuthorizeError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *AuthorizeError) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// AuthorizeStreamRequest asks one or more questions.
+type AuthorizeStreamRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The questions, 1,000 at most.
+	Questions     []*StreamQuestion `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorizeStreamRequest) Reset() {
+	*x = AuthorizeStreamRequest{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorizeStreamRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorizeStreamRequest) ProtoMessage() {}
+
+func (x *AuthorizeStreamRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorizeStreamRequest.ProtoReflect.Descriptor instead.
+func (*AuthorizeStreamRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *AuthorizeStreamRequest) GetQuestions() []*StreamQuestion {
+	if x != nil {
+		return x.Questions
+	}
+	return nil
+}
+
+// StreamQuestion is one question on a stream.
+type StreamQuestion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the answer will be known by. The caller has no other open question with the
+	// same id on this stream.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The question.
+	Request *AuthorizeRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
+	// How long an answer is of use. Unset or zero stands for the service's own limit.
+	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamQuestion) Reset() {
+	*x = StreamQuestion{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamQuestion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamQuestion) ProtoMessage() {}
+
+func (x *StreamQuestion) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamQuestion.ProtoReflect.Descriptor instead.
+func (*StreamQuestion) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *StreamQuestion) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *StreamQuestion) GetRequest() *AuthorizeRequest {
+	if x != nil {
+		return x.Request
+	}
+	return nil
+}
+
+func (x *StreamQuestion) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
+	}
+	return nil
+}
+
+// AuthorizeStreamResponse answers one or more questions.
+type AuthorizeStreamResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The answers.
+	Answers       []*StreamAnswer `protobuf:"bytes,1,rep,name=answers,proto3" json:"answers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AuthorizeStreamResponse) Reset() {
+	*x = AuthorizeStreamResponse{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AuthorizeStreamResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AuthorizeStreamResponse) ProtoMessage() {}
+
+func (x *AuthorizeStreamResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AuthorizeStreamResponse.ProtoReflect.Descriptor instead.
+func (*AuthorizeStreamResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *AuthorizeStreamResponse) GetAnswers() []*StreamAnswer {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
+// StreamAnswer answers one question on a stream.
+type StreamAnswer struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The question's id.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// The answer.
+	Result        *AuthorizeResult `protobuf:"bytes,2,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StreamAnswer) Reset() {
+	*x = StreamAnswer{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StreamAnswer) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StreamAnswer) ProtoMessage() {}
+
+func (x *StreamAnswer) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StreamAnswer.ProtoReflect.Descriptor instead.
+func (*StreamAnswer) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *StreamAnswer) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *StreamAnswer) GetResult() *AuthorizeResult {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+// WatchPolicyRevisionRequest asks for the changes of the policy.
+type WatchPolicyRevisionRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPolicyRevisionRequest) Reset() {
+	*x = WatchPolicyRevisionRequest{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPolicyRevisionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPolicyRevisionRequest) ProtoMessage() {}
+
+func (x *WatchPolicyRevisionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPolicyRevisionRequest.ProtoReflect.Descriptor instead.
+func (*WatchPolicyRevisionRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{19}
+}
+
+// WatchPolicyRevisionResponse says where the service is, and what has changed since
+// the message before.
+type WatchPolicyRevisionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What the service decides by now.
+	Revision *PolicyRevision `protobuf:"bytes,1,opt,name=revision,proto3" json:"revision,omitempty"`
+	// What has changed since the message before. Empty in the first message.
+	Changes []*PolicyChange `protobuf:"bytes,2,rep,name=changes,proto3" json:"changes,omitempty"`
+	// The digest of the authorizers' configuration.
+	Configuration string `protobuf:"bytes,3,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// True if the service sees changes as they happen. It does not while its own
+	// connection to the Kubernetes API is broken.
+	Following     bool `protobuf:"varint,4,opt,name=following,proto3" json:"following,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchPolicyRevisionResponse) Reset() {
+	*x = WatchPolicyRevisionResponse{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchPolicyRevisionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchPolicyRevisionResponse) ProtoMessage() {}
+
+func (x *WatchPolicyRevisionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchPolicyRevisionResponse.ProtoReflect.Descriptor instead.
+func (*WatchPolicyRevisionResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WatchPolicyRevisionResponse) GetRevision() *PolicyRevision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+func (x *WatchPolicyRevisionResponse) GetChanges() []*PolicyChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+func (x *WatchPolicyRevisionResponse) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
+}
+
+func (x *WatchPolicyRevisionResponse) GetFollowing() bool {
+	if x != nil {
+		return x.Following
+	}
+	return false
+}
+
+// PolicyChange says what a change of the policy concerns.
+type PolicyChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace whose roles or bindings have changed. Empty for cluster roles and
+	// their bindings.
+	Namespace string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The changes, by resource. A resource that has not changed is zero.
+	Revision      *PolicyRevision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PolicyChange) Reset() {
+	*x = PolicyChange{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PolicyChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PolicyChange) ProtoMessage() {}
+
+func (x *PolicyChange) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PolicyChange.ProtoReflect.Descriptor instead.
+func (*PolicyChange) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *PolicyChange) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *PolicyChange) GetRevision() *PolicyRevision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+// ExplainRequest asks how a question is decided.
+type ExplainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The action in question.
+	Attributes *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	// As in AuthorizeRequest.
+	AtLeastAsFreshAs *PolicyRevision `protobuf:"bytes,2,opt,name=at_least_as_fresh_as,json=atLeastAsFreshAs,proto3" json:"at_least_as_fresh_as,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ExplainRequest) GetAttributes() *Attributes {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *ExplainRequest) GetAtLeastAsFreshAs() *PolicyRevision {
+	if x != nil {
+		return x.AtLeastAsFreshAs
+	}
+	return nil
+}
+
+// ExplainResponse is a decision with the way to it.
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The decision, as Authorize gives it.
+	Answer *AuthorizeResponse `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	// The path by which RBAC allowed it. Unset if something else decided.
+	Grant *Grant `protobuf:"bytes,2,opt,name=grant,proto3" json:"grant,omitempty"`
+	// What decided if it was not RBAC, in a sentence: the group system:masters, a line
+	// of the ABAC policy, the node's identity, a webhook. Empty if RBAC allowed it or
+	// nobody did.
+	DecidedBy string `protobuf:"bytes,3,opt,name=decided_by,json=decidedBy,proto3" json:"decided_by,omitempty"`
+	// The rules of the user's bindings that fall short in one respect only, nearest
+	// first, 100 at most. Empty if the action is allowed.
+	NearMisses []*NearMiss `protobuf:"bytes,4,rep,name=near_misses,json=nearMisses,proto3" json:"near_misses,omitempty"`
+	// Roles that the user's bindings name and that do not exist or cannot be read, as
+	// RBAC tells of them.
+	Errors []string `protobuf:"bytes,5,rep,name=errors,proto3" json:"errors,omitempty"`
+	// True if every string of this message, those in `answer` excepted, is
+	// percent-encoded (RFC 3986, section 2.1) since one of them is not valid UTF-8.
+	PercentEncoded bool `protobuf:"varint,6,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ExplainResponse) GetAnswer() *AuthorizeResponse {
+	if x != nil {
+		return x.Answer
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetDecidedBy() string {
+	if x != nil {
+		return x.DecidedBy
+	}
+	return ""
+}
+
+func (x *ExplainResponse) GetNearMisses() []*NearMiss {
+	if x != nil {
+		return x.NearMisses
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetErrors() []string {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+func (x *ExplainResponse) GetPercentEncoded() bool {
+	if x != nil {
+		return x.PercentEncoded
+	}
+	return false
+}
+
+// Grant is the path from a subject to a rule.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The subject, as the binding has it.
+	Subject *Subject `protobuf:"bytes,1,opt,name=subject,proto3" json:"subject,omitempty"`
+	// The binding.
+	Binding *ObjectName `protobuf:"bytes,2,opt,name=binding,proto3" json:"binding,omitempty"`
+	// The role.
+	Role *ObjectName `protobuf:"bytes,3,opt,name=role,proto3" json:"role,omitempty"`
+	// The rule.
+	Rule *Rule `protobuf:"bytes,4,opt,name=rule,proto3" json:"rule,omitempty"`
+	// The place of the rule in the role, from zero.
+	RuleIndex     int32 `protobuf:"varint,5,opt,name=rule_index,json=ruleIndex,proto3" json:"rule_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Grant) GetSubject() *Subject {
+	if x != nil {
+		return x.Subject
+	}
+	return nil
+}
+
+func (x *Grant) GetBinding() *ObjectName {
+	if x != nil {
+		return x.Binding
+	}
+	return nil
+}
+
+func (x *Grant) GetRole() *ObjectName {
+	if x != nil {
+		return x.Role
+	}
+	return nil
+}
+
+func (x *Grant) GetRule() *Rule {
+	if x != nil {
+		return x.Rule
+	}
+	return nil
+}
+
+func (x *Grant) GetRuleIndex() int32 {
+	if x != nil {
+		return x.RuleIndex
+	}
+	return 0
+}
+
+// Subject is whom a binding names, as rbac.authorization.k8s.io/v1's Subject.
+type Subject struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// User, Group or ServiceAccount.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The API group of the kind. Empty for ServiceAccount.
+	ApiGroup string `protobuf:"bytes,2,opt,name=api_group,json=apiGroup,proto3" json:"api_group,omitempty"`
+	// The name.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// The namespace of a service account.
+	Namespace     string `protobuf:"bytes,4,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Subject) Reset() {
+	*x = Subject{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Subject) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Subject) ProtoMessage() {}
+
+func (x *Subject) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Subject.ProtoReflect.Descriptor instead.
+func (*Subject) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *Subject) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *Subject) GetApiGroup() string {
+	if x != nil {
+		return x.ApiGroup
+	}
+	return ""
+}
+
+func (x *Subject) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Subject) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+// ObjectName names an RBAC object.
+type ObjectName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// ClusterRole, ClusterRoleBinding, Role or RoleBinding.
+	Kind string `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
+	// The namespace. Empty for cluster-scoped objects.
+	Namespace string `protobuf:"bytes,2,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// The name.
+	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ObjectName) Reset() {
+	*x = ObjectName{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ObjectName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ObjectName) ProtoMessage() {}
+
+func (x *ObjectName) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ObjectName.ProtoReflect.Descriptor instead.
+func (*ObjectName) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *ObjectName) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ObjectName) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+func (x *ObjectName) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// Rule is a rule of a role, as rbac.authorization.k8s.io/v1's PolicyRule.
+type Rule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The verbs; "*" is every verb.
+	Verbs []string `protobuf:"bytes,1,rep,name=verbs,proto3" json:"verbs,omitempty"`
+	// The API groups; "*" is every group.
+	ApiGroups []string `protobuf:"bytes,2,rep,name=api_groups,json=apiGroups,proto3" json:"api_groups,omitempty"`
+	// The resources, subresources as "pods/log"; "*" is every resource.
+	Resources []string `protobuf:"bytes,3,rep,name=resources,proto3" json:"resources,omitempty"`
+	// The names of the objects. Empty is every name.
+	ResourceNames []string `protobuf:"bytes,4,rep,name=resource_names,json=resourceNames,proto3" json:"resource_names,omitempty"`
+	// The paths; "*" at the end stands for any continuation.
+	NonResourceUrls []string `protobuf:"bytes,5,rep,name=non_resource_urls,json=nonResourceUrls,proto3" json:"non_resource_urls,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
+}
+
+func (x *Rule) Reset() {
+	*x = Rule{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rule) ProtoMessage() {}
+
+func (x *Rule) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rule.ProtoReflect.Descriptor instead.
+func (*Rule) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *Rule) GetVerbs() []string {
+	if x != nil {
+		return x.Verbs
+	}
+	return nil
+}
+
+func (x *Rule) GetApiGroups() []string {
+	if x != nil {
+		return x.ApiGroups
+	}
+	return nil
+}
+
+func (x *Rule) GetResources() []string {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Rule) GetResourceNames() []string {
+	if x != nil {
+		return x.ResourceNames
+	}
+	return nil
+}
+
+func (x *Rule) GetNonResourceUrls() []string {
+	if x != nil {
+		return x.NonResourceUrls
+	}
+	return nil
+}
+
+// NearMiss is a rule that falls short in one respect.
+type NearMiss struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The path to the rule.
+	Grant *Grant `protobuf:"bytes,1,opt,name=grant,proto3" json:"grant,omitempty"`
+	// In what it falls short.
+	Dimension     Dimension `protobuf:"varint,2,opt,name=dimension,proto3,enum=trigate.authz.v1.Dimension" json:"dimension,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NearMiss) Reset() {
+	*x = NearMiss{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NearMiss) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NearMiss) ProtoMessage() {}
+
+func (x *NearMiss) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NearMiss.ProtoReflect.Descriptor instead.
+func (*NearMiss) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *NearMiss) GetGrant() *Grant {
+	if x != nil {
+		return x.Grant
+	}
+	return nil
+}
+
+func (x *NearMiss) GetDimension() Dimension {
+	if x != nil {
+		return x.Dimension
+	}
+	return Dimension_DIMENSION_UNSPECIFIED
+}
+
+// WhoCanRequest asks who may do something.
+type WhoCanRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The action. Its user is left out.
+	Attributes *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	// As in AuthorizeRequest.
+	AtLeastAsFreshAs *PolicyRevision `protobuf:"bytes,2,opt,name=at_least_as_fresh_as,json=atLeastAsFreshAs,proto3" json:"at_least_as_fresh_as,omitempty"`
+	// How many grants a page has at most: 500 if zero, 1,000 at most.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before. Empty for the first page.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhoCanRequest) Reset() {
+	*x = WhoCanRequest{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoCanRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoCanRequest) ProtoMessage() {}
+
+func (x *WhoCanRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoCanRequest.ProtoReflect.Descriptor instead.
+func (*WhoCanRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *WhoCanRequest) GetAttributes() *Attributes {
+	if x != nil {
+		return x.Attributes
+	}
+	return nil
+}
+
+func (x *WhoCanRequest) GetAtLeastAsFreshAs() *PolicyRevision {
+	if x != nil {
+		return x.AtLeastAsFreshAs
+	}
+	return nil
+}
+
+func (x *WhoCanRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *WhoCanRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// WhoCanResponse is a page of subjects.
+type WhoCanResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The grants, by binding. A subject that several bindings allow the action is there
+	// for each of them.
+	Grants []*Grant `protobuf:"bytes,1,rep,name=grants,proto3" json:"grants,omitempty"`
+	// The token for the next page. Empty if this is the last.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The authorizers that cannot tell whom they allow (webhooks, Node, ABAC), so that
+	// others may be able to do it too. system:masters always may.
+	NotListedBy []string `protobuf:"bytes,3,rep,name=not_listed_by,json=notListedBy,proto3" json:"not_listed_by,omitempty"`
+	// Roles that bindings name and that do not exist or cannot be read.
+	Errors []string `protobuf:"bytes,4,rep,name=errors,proto3" json:"errors,omitempty"`
+	// The policy that the page has seen, at least.
+	Revision *PolicyRevision `protobuf:"bytes,5,opt,name=revision,proto3" json:"revision,omitempty"`
+	// True if every string of this message but next_page_token is percent-encoded (RFC
+	// 3986, section 2.1) since one of them is not valid UTF-8.
+	PercentEncoded bool `protobuf:"varint,6,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *WhoCanResponse) Reset() {
+	*x = WhoCanResponse{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhoCanResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhoCanResponse) ProtoMessage() {}
+
+func (x *WhoCanResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhoCanResponse.ProtoReflect.Descriptor instead.
+func (*WhoCanResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *WhoCanResponse) GetGrants() []*Grant {
+	if x != nil {
+		return x.Grants
+	}
+	return nil
+}
+
+func (x *WhoCanResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *WhoCanResponse) GetNotListedBy() []string {
+	if x != nil {
+		return x.NotListedBy
+	}
+	return nil
+}
+
+func (x *WhoCanResponse) GetErrors() []string {
+	if x != nil {
+		return x.Errors
+	}
+	return nil
+}
+
+func (x *WhoCanResponse) GetRevision() *PolicyRevision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+func (x *WhoCanResponse) GetPercentEncoded() bool {
+	if x != nil {
+		return x.PercentEncoded
+	}
+	return false
+}
+
 var File_trigate_authz_v1_authorization_proto protoreflect.FileDescriptor
 
 const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\n" +
-	"$trigate/authz/v1/authorization.proto\x12\x10trigate.authz.v1\x1a%trigate/authn/v1/authentication.proto\"\xf0\x04\n" +
+	"$trigate/authz/v1/authorization.proto\x12\x10trigate.authz.v1\x1a\x1egoogle/protobuf/duration.proto\x1a%trigate/authn/v1/authentication.proto\"\xf0\x04\n" +
 	"\n" +
 	"Attributes\x12.\n" +
 	"\x04user\x18\x01 \x01(\v2\x1a.trigate.authn.v1.UserInfoR\x04user\x12\x12\n" +
@@ -907,26 +2417,36 @@ const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\x18LabelSelectorRequirement\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
 	"\boperator\x18\x02 \x01(\tR\boperator\x12\x16\n" +
-	"\x06values\x18\x03 \x03(\tR\x06values\"P\n" +
+	"\x06values\x18\x03 \x03(\tR\x06values\"\xa4\x01\n" +
+	"\x0ePolicyRevision\x12#\n" +
+	"\rcluster_roles\x18\x01 \x01(\x04R\fclusterRoles\x122\n" +
+	"\x15cluster_role_bindings\x18\x02 \x01(\x04R\x13clusterRoleBindings\x12\x14\n" +
+	"\x05roles\x18\x03 \x01(\x04R\x05roles\x12#\n" +
+	"\rrole_bindings\x18\x04 \x01(\x04R\froleBindings\"\xa2\x01\n" +
 	"\x10AuthorizeRequest\x12<\n" +
 	"\n" +
 	"attributes\x18\x01 \x01(\v2\x1c.trigate.authz.v1.AttributesR\n" +
-	"attributes\"\xf0\x01\n" +
+	"attributes\x12P\n" +
+	"\x14at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x10atLeastAsFreshAs\"\x83\x03\n" +
 	"\x11AuthorizeResponse\x126\n" +
 	"\bdecision\x18\x01 \x01(\x0e2\x1a.trigate.authz.v1.DecisionR\bdecision\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x14\n" +
 	"\x05error\x18\x03 \x01(\tR\x05error\x12F\n" +
 	"\vauthorizers\x18\x04 \x03(\v2$.trigate.authz.v1.AuthorizerDecisionR\vauthorizers\x12'\n" +
-	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncodedJ\x04\b\x06\x10\x10\"\x8e\x01\n" +
+	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncoded\x12<\n" +
+	"\brevision\x18\x06 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\x12-\n" +
+	"\x05reuse\x18\a \x01(\x0e2\x17.trigate.authz.v1.ReuseR\x05reuse\x12$\n" +
+	"\rconfiguration\x18\b \x01(\tR\rconfigurationJ\x04\b\t\x10\x10\"\x8e\x01\n" +
 	"\x12AuthorizerDecision\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x126\n" +
 	"\bdecision\x18\x02 \x01(\x0e2\x1a.trigate.authz.v1.DecisionR\bdecision\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x14\n" +
-	"\x05error\x18\x04 \x01(\tR\x05error\"\x89\x01\n" +
+	"\x05error\x18\x04 \x01(\tR\x05error\"\xdb\x01\n" +
 	"\x10ListRulesRequest\x12.\n" +
 	"\x04user\x18\x01 \x01(\v2\x1a.trigate.authn.v1.UserInfoR\x04user\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12'\n" +
-	"\x0fpercent_encoded\x18\x03 \x01(\bR\x0epercentEncoded\"\x8a\x02\n" +
+	"\x0fpercent_encoded\x18\x03 \x01(\bR\x0epercentEncoded\x12P\n" +
+	"\x14at_least_as_fresh_as\x18\x04 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x10atLeastAsFreshAs\"\x8a\x02\n" +
 	"\x11ListRulesResponse\x12E\n" +
 	"\x0eresource_rules\x18\x01 \x03(\v2\x1e.trigate.authz.v1.ResourceRuleR\rresourceRules\x12O\n" +
 	"\x12non_resource_rules\x18\x02 \x03(\v2!.trigate.authz.v1.NonResourceRuleR\x10nonResourceRules\x12\x1e\n" +
@@ -943,14 +2463,118 @@ const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\x0eresource_names\x18\x04 \x03(\tR\rresourceNames\"S\n" +
 	"\x0fNonResourceRule\x12\x14\n" +
 	"\x05verbs\x18\x01 \x03(\tR\x05verbs\x12*\n" +
-	"\x11non_resource_urls\x18\x02 \x03(\tR\x0fnonResourceUrls*d\n" +
+	"\x11non_resource_urls\x18\x02 \x03(\tR\x0fnonResourceUrls\"Y\n" +
+	"\x15BatchAuthorizeRequest\x12@\n" +
+	"\tquestions\x18\x01 \x03(\v2\".trigate.authz.v1.AuthorizeRequestR\tquestions\"U\n" +
+	"\x16BatchAuthorizeResponse\x12;\n" +
+	"\aresults\x18\x01 \x03(\v2!.trigate.authz.v1.AuthorizeResultR\aresults\"\x8a\x01\n" +
+	"\x0fAuthorizeResult\x12?\n" +
+	"\bresponse\x18\x01 \x01(\v2#.trigate.authz.v1.AuthorizeResponseR\bresponse\x126\n" +
+	"\x05error\x18\x02 \x01(\v2 .trigate.authz.v1.AuthorizeErrorR\x05error\">\n" +
+	"\x0eAuthorizeError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\"X\n" +
+	"\x16AuthorizeStreamRequest\x12>\n" +
+	"\tquestions\x18\x01 \x03(\v2 .trigate.authz.v1.StreamQuestionR\tquestions\"\x93\x01\n" +
+	"\x0eStreamQuestion\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12<\n" +
+	"\arequest\x18\x02 \x01(\v2\".trigate.authz.v1.AuthorizeRequestR\arequest\x123\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"S\n" +
+	"\x17AuthorizeStreamResponse\x128\n" +
+	"\aanswers\x18\x01 \x03(\v2\x1e.trigate.authz.v1.StreamAnswerR\aanswers\"Y\n" +
+	"\fStreamAnswer\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x129\n" +
+	"\x06result\x18\x02 \x01(\v2!.trigate.authz.v1.AuthorizeResultR\x06result\"\x1c\n" +
+	"\x1aWatchPolicyRevisionRequest\"\xd9\x01\n" +
+	"\x1bWatchPolicyRevisionResponse\x12<\n" +
+	"\brevision\x18\x01 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\x128\n" +
+	"\achanges\x18\x02 \x03(\v2\x1e.trigate.authz.v1.PolicyChangeR\achanges\x12$\n" +
+	"\rconfiguration\x18\x03 \x01(\tR\rconfiguration\x12\x1c\n" +
+	"\tfollowing\x18\x04 \x01(\bR\tfollowing\"j\n" +
+	"\fPolicyChange\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12<\n" +
+	"\brevision\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\"\xa0\x01\n" +
+	"\x0eExplainRequest\x12<\n" +
+	"\n" +
+	"attributes\x18\x01 \x01(\v2\x1c.trigate.authz.v1.AttributesR\n" +
+	"attributes\x12P\n" +
+	"\x14at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x10atLeastAsFreshAs\"\x9a\x02\n" +
+	"\x0fExplainResponse\x12;\n" +
+	"\x06answer\x18\x01 \x01(\v2#.trigate.authz.v1.AuthorizeResponseR\x06answer\x12-\n" +
+	"\x05grant\x18\x02 \x01(\v2\x17.trigate.authz.v1.GrantR\x05grant\x12\x1d\n" +
+	"\n" +
+	"decided_by\x18\x03 \x01(\tR\tdecidedBy\x12;\n" +
+	"\vnear_misses\x18\x04 \x03(\v2\x1a.trigate.authz.v1.NearMissR\n" +
+	"nearMisses\x12\x16\n" +
+	"\x06errors\x18\x05 \x03(\tR\x06errors\x12'\n" +
+	"\x0fpercent_encoded\x18\x06 \x01(\bR\x0epercentEncoded\"\xf1\x01\n" +
+	"\x05Grant\x123\n" +
+	"\asubject\x18\x01 \x01(\v2\x19.trigate.authz.v1.SubjectR\asubject\x126\n" +
+	"\abinding\x18\x02 \x01(\v2\x1c.trigate.authz.v1.ObjectNameR\abinding\x120\n" +
+	"\x04role\x18\x03 \x01(\v2\x1c.trigate.authz.v1.ObjectNameR\x04role\x12*\n" +
+	"\x04rule\x18\x04 \x01(\v2\x16.trigate.authz.v1.RuleR\x04rule\x12\x1d\n" +
+	"\n" +
+	"rule_index\x18\x05 \x01(\x05R\truleIndex\"l\n" +
+	"\aSubject\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1b\n" +
+	"\tapi_group\x18\x02 \x01(\tR\bapiGroup\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x1c\n" +
+	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"R\n" +
+	"\n" +
+	"ObjectName\x12\x12\n" +
+	"\x04kind\x18\x01 \x01(\tR\x04kind\x12\x1c\n" +
+	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\"\xac\x01\n" +
+	"\x04Rule\x12\x14\n" +
+	"\x05verbs\x18\x01 \x03(\tR\x05verbs\x12\x1d\n" +
+	"\n" +
+	"api_groups\x18\x02 \x03(\tR\tapiGroups\x12\x1c\n" +
+	"\tresources\x18\x03 \x03(\tR\tresources\x12%\n" +
+	"\x0eresource_names\x18\x04 \x03(\tR\rresourceNames\x12*\n" +
+	"\x11non_resource_urls\x18\x05 \x03(\tR\x0fnonResourceUrls\"t\n" +
+	"\bNearMiss\x12-\n" +
+	"\x05grant\x18\x01 \x01(\v2\x17.trigate.authz.v1.GrantR\x05grant\x129\n" +
+	"\tdimension\x18\x02 \x01(\x0e2\x1b.trigate.authz.v1.DimensionR\tdimension\"\xdb\x01\n" +
+	"\rWhoCanRequest\x12<\n" +
+	"\n" +
+	"attributes\x18\x01 \x01(\v2\x1c.trigate.authz.v1.AttributesR\n" +
+	"attributes\x12P\n" +
+	"\x14at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x10atLeastAsFreshAs\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"\x8c\x02\n" +
+	"\x0eWhoCanResponse\x12/\n" +
+	"\x06grants\x18\x01 \x03(\v2\x17.trigate.authz.v1.GrantR\x06grants\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\x12\"\n" +
+	"\rnot_listed_by\x18\x03 \x03(\tR\vnotListedBy\x12\x16\n" +
+	"\x06errors\x18\x04 \x03(\tR\x06errors\x12<\n" +
+	"\brevision\x18\x05 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\x12'\n" +
+	"\x0fpercent_encoded\x18\x06 \x01(\bR\x0epercentEncoded*d\n" +
 	"\bDecision\x12\x18\n" +
 	"\x14DECISION_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rDECISION_DENY\x10\x01\x12\x12\n" +
 	"\x0eDECISION_ALLOW\x10\x02\x12\x17\n" +
-	"\x13DECISION_NO_OPINION\x10\x032\xcc\x01\n" +
+	"\x13DECISION_NO_OPINION\x10\x03*`\n" +
+	"\x05Reuse\x12\x15\n" +
+	"\x11REUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fREUSE_SAME_NAME\x10\x01\x12\x12\n" +
+	"\x0eREUSE_ANY_NAME\x10\x02\x12\x17\n" +
+	"\x13REUSE_ANY_NAMESPACE\x10\x03*\xac\x01\n" +
+	"\tDimension\x12\x19\n" +
+	"\x15DIMENSION_UNSPECIFIED\x10\x00\x12\x12\n" +
+	"\x0eDIMENSION_VERB\x10\x01\x12\x17\n" +
+	"\x13DIMENSION_API_GROUP\x10\x02\x12\x16\n" +
+	"\x12DIMENSION_RESOURCE\x10\x03\x12\x12\n" +
+	"\x0eDIMENSION_NAME\x10\x04\x12\x17\n" +
+	"\x13DIMENSION_NAMESPACE\x10\x05\x12\x12\n" +
+	"\x0eDIMENSION_PATH\x10\x062\xbf\x05\n" +
 	"\x14AuthorizationService\x12Y\n" +
-	"\tAuthorize\x12\".trigate.authz.v1.AuthorizeRequest\x1a#.trigate.authz.v1.AuthorizeResponse\"\x03\x90\x02\x01\x12Y\n" +
+	"\tAuthorize\x12\".trigate.authz.v1.AuthorizeRequest\x1a#.trigate.authz.v1.AuthorizeResponse\"\x03\x90\x02\x01\x12h\n" +
+	"\x0eBatchAuthorize\x12'.trigate.authz.v1.BatchAuthorizeRequest\x1a(.trigate.authz.v1.BatchAuthorizeResponse\"\x03\x90\x02\x01\x12j\n" +
+	"\x0fAuthorizeStream\x12(.trigate.authz.v1.AuthorizeStreamRequest\x1a).trigate.authz.v1.AuthorizeStreamResponse(\x010\x01\x12t\n" +
+	"\x13WatchPolicyRevision\x12,.trigate.authz.v1.WatchPolicyRevisionRequest\x1a-.trigate.authz.v1.WatchPolicyRevisionResponse0\x01\x12S\n" +
+	"\aExplain\x12 .trigate.authz.v1.ExplainRequest\x1a!.trigate.authz.v1.ExplainResponse\"\x03\x90\x02\x01\x12P\n" +
+	"\x06WhoCan\x12\x1f.trigate.authz.v1.WhoCanRequest\x1a .trigate.authz.v1.WhoCanResponse\"\x03\x90\x02\x01\x12Y\n" +
 	"\tListRules\x12\".trigate.authz.v1.ListRulesRequest\x1a#.trigate.authz.v1.ListRulesResponse\"\x03\x90\x02\x01BBZ@github.com/trigate/trigate/proto/gen/go/trigate/authz/v1;authzv1b\x06proto3"
 
 var (
@@ -965,42 +2589,107 @@ func file_trigate_authz_v1_authorization_proto_rawDescGZIP() []byte {
 	return file_trigate_authz_v1_authorization_proto_rawDescData
 }
 
-var file_trigate_authz_v1_authorization_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_trigate_authz_v1_authorization_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_trigate_authz_v1_authorization_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_trigate_authz_v1_authorization_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
 var file_trigate_authz_v1_authorization_proto_goTypes = []any{
-	(Decision)(0),                    // 0: trigate.authz.v1.Decision
-	(*Attributes)(nil),               // 1: trigate.authz.v1.Attributes
-	(*FieldSelectorRequirement)(nil), // 2: trigate.authz.v1.FieldSelectorRequirement
-	(*LabelSelectorRequirement)(nil), // 3: trigate.authz.v1.LabelSelectorRequirement
-	(*AuthorizeRequest)(nil),         // 4: trigate.authz.v1.AuthorizeRequest
-	(*AuthorizeResponse)(nil),        // 5: trigate.authz.v1.AuthorizeResponse
-	(*AuthorizerDecision)(nil),       // 6: trigate.authz.v1.AuthorizerDecision
-	(*ListRulesRequest)(nil),         // 7: trigate.authz.v1.ListRulesRequest
-	(*ListRulesResponse)(nil),        // 8: trigate.authz.v1.ListRulesResponse
-	(*ResourceRule)(nil),             // 9: trigate.authz.v1.ResourceRule
-	(*NonResourceRule)(nil),          // 10: trigate.authz.v1.NonResourceRule
-	(*v1.UserInfo)(nil),              // 11: trigate.authn.v1.UserInfo
+	(Decision)(0),                       // 0: trigate.authz.v1.Decision
+	(Reuse)(0),                          // 1: trigate.authz.v1.Reuse
+	(Dimension)(0),                      // 2: trigate.authz.v1.Dimension
+	(*Attributes)(nil),                  // 3: trigate.authz.v1.Attributes
+	(*FieldSelectorRequirement)(nil),    // 4: trigate.authz.v1.FieldSelectorRequirement
+	(*LabelSelectorRequirement)(nil),    // 5: trigate.authz.v1.LabelSelectorRequirement
+	(*PolicyRevision)(nil),              // 6: trigate.authz.v1.PolicyRevision
+	(*AuthorizeRequest)(nil),            // 7: trigate.authz.v1.AuthorizeRequest
+	(*AuthorizeResponse)(nil),           // 8: trigate.authz.v1.AuthorizeResponse
+	(*AuthorizerDecision)(nil),          // 9: trigate.authz.v1.AuthorizerDecision
+	(*ListRulesRequest)(nil),            // 10: trigate.authz.v1.ListRulesRequest
+	(*ListRulesResponse)(nil),           // 11: trigate.authz.v1.ListRulesResponse
+	(*ResourceRule)(nil),                // 12: trigate.authz.v1.ResourceRule
+	(*NonResourceRule)(nil),             // 13: trigate.authz.v1.NonResourceRule
+	(*BatchAuthorizeRequest)(nil),       // 14: trigate.authz.v1.BatchAuthorizeRequest
+	(*BatchAuthorizeResponse)(nil),      // 15: trigate.authz.v1.BatchAuthorizeResponse
+	(*AuthorizeResult)(nil),             // 16: trigate.authz.v1.AuthorizeResult
+	(*AuthorizeError)(nil),              // 17: trigate.authz.v1.AuthorizeError
+	(*AuthorizeStreamRequest)(nil),      // 18: trigate.authz.v1.AuthorizeStreamRequest
+	(*StreamQuestion)(nil),              // 19: trigate.authz.v1.StreamQuestion
+	(*AuthorizeStreamResponse)(nil),     // 20: trigate.authz.v1.AuthorizeStreamResponse
+	(*StreamAnswer)(nil),                // 21: trigate.authz.v1.StreamAnswer
+	(*WatchPolicyRevisionRequest)(nil),  // 22: trigate.authz.v1.WatchPolicyRevisionRequest
+	(*WatchPolicyRevisionResponse)(nil), // 23: trigate.authz.v1.WatchPolicyRevisionResponse
+	(*PolicyChange)(nil),                // 24: trigate.authz.v1.PolicyChange
+	(*ExplainRequest)(nil),              // 25: trigate.authz.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 26: trigate.authz.v1.ExplainResponse
+	(*Grant)(nil),                       // 27: trigate.authz.v1.Grant
+	(*Subject)(nil),                     // 28: trigate.authz.v1.Subject
+	(*ObjectName)(nil),                  // 29: trigate.authz.v1.ObjectName
+	(*Rule)(nil),                        // 30: trigate.authz.v1.Rule
+	(*NearMiss)(nil),                    // 31: trigate.authz.v1.NearMiss
+	(*WhoCanRequest)(nil),               // 32: trigate.authz.v1.WhoCanRequest
+	(*WhoCanResponse)(nil),              // 33: trigate.authz.v1.WhoCanResponse
+	(*v1.UserInfo)(nil),                 // 34: trigate.authn.v1.UserInfo
+	(*durationpb.Duration)(nil),         // 35: google.protobuf.Duration
 }
 var file_trigate_authz_v1_authorization_proto_depIdxs = []int32{
-	11, // 0: trigate.authz.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
-	2,  // 1: trigate.authz.v1.Attributes.field_selector:type_name -> trigate.authz.v1.FieldSelectorRequirement
-	3,  // 2: trigate.authz.v1.Attributes.label_selector:type_name -> trigate.authz.v1.LabelSelectorRequirement
-	1,  // 3: trigate.authz.v1.AuthorizeRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	0,  // 4: trigate.authz.v1.AuthorizeResponse.decision:type_name -> trigate.authz.v1.Decision
-	6,  // 5: trigate.authz.v1.AuthorizeResponse.authorizers:type_name -> trigate.authz.v1.AuthorizerDecision
-	0,  // 6: trigate.authz.v1.AuthorizerDecision.decision:type_name -> trigate.authz.v1.Decision
-	11, // 7: trigate.authz.v1.ListRulesRequest.user:type_name -> trigate.authn.v1.UserInfo
-	9,  // 8: trigate.authz.v1.ListRulesResponse.resource_rules:type_name -> trigate.authz.v1.ResourceRule
-	10, // 9: trigate.authz.v1.ListRulesResponse.non_resource_rules:type_name -> trigate.authz.v1.NonResourceRule
-	4,  // 10: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
-	7,  // 11: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
-	5,  // 12: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
-	8,  // 13: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
-	12, // [12:14] is the sub-list for method output_type
-	10, // [10:12] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	34, // 0: trigate.authz.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
+	4,  // 1: trigate.authz.v1.Attributes.field_selector:type_name -> trigate.authz.v1.FieldSelectorRequirement
+	5,  // 2: trigate.authz.v1.Attributes.label_selector:type_name -> trigate.authz.v1.LabelSelectorRequirement
+	3,  // 3: trigate.authz.v1.AuthorizeRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 4: trigate.authz.v1.AuthorizeRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	0,  // 5: trigate.authz.v1.AuthorizeResponse.decision:type_name -> trigate.authz.v1.Decision
+	9,  // 6: trigate.authz.v1.AuthorizeResponse.authorizers:type_name -> trigate.authz.v1.AuthorizerDecision
+	6,  // 7: trigate.authz.v1.AuthorizeResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	1,  // 8: trigate.authz.v1.AuthorizeResponse.reuse:type_name -> trigate.authz.v1.Reuse
+	0,  // 9: trigate.authz.v1.AuthorizerDecision.decision:type_name -> trigate.authz.v1.Decision
+	34, // 10: trigate.authz.v1.ListRulesRequest.user:type_name -> trigate.authn.v1.UserInfo
+	6,  // 11: trigate.authz.v1.ListRulesRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	12, // 12: trigate.authz.v1.ListRulesResponse.resource_rules:type_name -> trigate.authz.v1.ResourceRule
+	13, // 13: trigate.authz.v1.ListRulesResponse.non_resource_rules:type_name -> trigate.authz.v1.NonResourceRule
+	7,  // 14: trigate.authz.v1.BatchAuthorizeRequest.questions:type_name -> trigate.authz.v1.AuthorizeRequest
+	16, // 15: trigate.authz.v1.BatchAuthorizeResponse.results:type_name -> trigate.authz.v1.AuthorizeResult
+	8,  // 16: trigate.authz.v1.AuthorizeResult.response:type_name -> trigate.authz.v1.AuthorizeResponse
+	17, // 17: trigate.authz.v1.AuthorizeResult.error:type_name -> trigate.authz.v1.AuthorizeError
+	19, // 18: trigate.authz.v1.AuthorizeStreamRequest.questions:type_name -> trigate.authz.v1.StreamQuestion
+	7,  // 19: trigate.authz.v1.StreamQuestion.request:type_name -> trigate.authz.v1.AuthorizeRequest
+	35, // 20: trigate.authz.v1.StreamQuestion.timeout:type_name -> google.protobuf.Duration
+	21, // 21: trigate.authz.v1.AuthorizeStreamResponse.answers:type_name -> trigate.authz.v1.StreamAnswer
+	16, // 22: trigate.authz.v1.StreamAnswer.result:type_name -> trigate.authz.v1.AuthorizeResult
+	6,  // 23: trigate.authz.v1.WatchPolicyRevisionResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	24, // 24: trigate.authz.v1.WatchPolicyRevisionResponse.changes:type_name -> trigate.authz.v1.PolicyChange
+	6,  // 25: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
+	3,  // 26: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 27: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	8,  // 28: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
+	27, // 29: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
+	31, // 30: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
+	28, // 31: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
+	29, // 32: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
+	29, // 33: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
+	30, // 34: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
+	27, // 35: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
+	2,  // 36: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
+	3,  // 37: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 38: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	27, // 39: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
+	6,  // 40: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	7,  // 41: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
+	14, // 42: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
+	18, // 43: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
+	22, // 44: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
+	25, // 45: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
+	32, // 46: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
+	10, // 47: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
+	8,  // 48: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
+	15, // 49: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
+	20, // 50: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
+	23, // 51: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
+	26, // 52: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
+	33, // 53: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
+	11, // 54: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
+	48, // [48:55] is the sub-list for method output_type
+	41, // [41:48] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_trigate_authz_v1_authorization_proto_init() }
@@ -1013,8 +2702,8 @@ func file_trigate_authz_v1_authorization_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trigate_authz_v1_authorization_proto_rawDesc), len(file_trigate_authz_v1_authorization_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   10,
+			NumEnums:      3,
+			NumMessages:   31,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,8 +21,13 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AuthorizationService_Authorize_FullMethodName = "/trigate.authz.v1.AuthorizationService/Authorize"
-	AuthorizationService_ListRules_FullMethodName = "/trigate.authz.v1.AuthorizationService/ListRules"
+	AuthorizationService_Authorize_FullMethodName           = "/trigate.authz.v1.AuthorizationService/Authorize"
+	AuthorizationService_BatchAuthorize_FullMethodName      = "/trigate.authz.v1.AuthorizationService/BatchAuthorize"
+	AuthorizationService_AuthorizeStream_FullMethodName     = "/trigate.authz.v1.AuthorizationService/AuthorizeStream"
+	AuthorizationService_WatchPolicyRevision_FullMethodName = "/trigate.authz.v1.AuthorizationService/WatchPolicyRevision"
+	AuthorizationService_Explain_FullMethodName             = "/trigate.authz.v1.AuthorizationService/Explain"
+	AuthorizationService_WhoCan_FullMethodName              = "/trigate.authz.v1.AuthorizationService/WhoCan"
+	AuthorizationService_ListRules_FullMethodName           = "/trigate.authz.v1.AuthorizationService/ListRules"
 )
 
 // AuthorizationServiceClient is the client API for AuthorizationService service.
@@ -38,6 +43,26 @@ const (
 type AuthorizationServiceClient interface {
 	// Authorize decides one question.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
+	// BatchAuthorize decides up to 1,000 questions, each by itself: one that cannot be
+	// decided has an error of its own and leaves the others alone.
+	BatchAuthorize(ctx context.Context, in *BatchAuthorizeRequest, opts ...grpc.CallOption) (*BatchAuthorizeResponse, error)
+	// AuthorizeStream decides questions that come and are answered in any order on
+	// one stream, which is cheaper than a call for each. A question that is still open
+	// when the stream ends has to be asked again.
+	AuthorizeStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AuthorizeStreamRequest, AuthorizeStreamResponse], error)
+	// WatchPolicyRevision tells of each change of the policy as soon as the service
+	// decides by it, so that a caller can forget decisions that it has kept. The first
+	// message says where the service is; one comes every second at least. A caller
+	// that has not heard anything for five seconds, or hears that the service does not
+	// follow, has to ask each question anew.
+	WatchPolicyRevision(ctx context.Context, in *WatchPolicyRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPolicyRevisionResponse], error)
+	// Explain decides one question as Authorize does, and says by what: the binding,
+	// role and rule that allowed it, or what each authorizer said and which rules came
+	// nearest.
+	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// WhoCan lists the subjects that RBAC allows an action, with the binding for each,
+	// in pages.
+	WhoCan(ctx context.Context, in *WhoCanRequest, opts ...grpc.CallOption) (*WhoCanResponse, error)
 	// ListRules returns the rules that apply to a user in a namespace, as
 	// SelfSubjectRulesReview shows them. It is for display, not for decisions.
 	ListRules(ctx context.Context, in *ListRulesRequest, opts ...grpc.CallOption) (*ListRulesResponse, error)
@@ -55,6 +80,68 @@ func (c *authorizationServiceClient) Authorize(ctx context.Context, in *Authoriz
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AuthorizeResponse)
 	err := c.cc.Invoke(ctx, AuthorizationService_Authorize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *authorizationServiceClient) BatchAuthorize(ctx context.Context, in *BatchAuthorizeRequest, opts ...grpc.CallOption) (*BatchAuthorizeResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(BatchAuthorizeResponse)
+	err := c.cc.Invoke(ctx, AuthorizationService_BatchAuthorize_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *authorizationServiceClient) AuthorizeStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[AuthorizeStreamRequest, AuthorizeStreamResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuthorizationService_ServiceDesc.Streams[0], AuthorizationService_AuthorizeStream_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[AuthorizeStreamRequest, AuthorizeStreamResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuthorizationService_AuthorizeStreamClient = grpc.BidiStreamingClient[AuthorizeStreamRequest, AuthorizeStreamResponse]
+
+func (c *authorizationServiceClient) WatchPolicyRevision(ctx context.Context, in *WatchPolicyRevisionRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPolicyRevisionResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AuthorizationService_ServiceDesc.Streams[1], AuthorizationService_WatchPolicyRevision_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchPolicyRevisionRequest, WatchPolicyRevisionResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuthorizationService_WatchPolicyRevisionClient = grpc.ServerStreamingClient[WatchPolicyRevisionResponse]
+
+func (c *authorizationServiceClient) Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ExplainResponse)
+	err := c.cc.Invoke(ctx, AuthorizationService_Explain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *authorizationServiceClient) WhoCan(ctx context.Context, in *WhoCanRequest, opts ...grpc.CallOption) (*WhoCanResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(WhoCanResponse)
+	err := c.cc.Invoke(ctx, AuthorizationService_WhoCan_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -84,6 +171,26 @@ func (c *authorizationServiceClient) ListRules(ctx context.Context, in *ListRule
 type AuthorizationServiceServer interface {
 	// Authorize decides one question.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)
+	// BatchAuthorize decides up to 1,000 questions, each by itself: one that cannot be
+	// decided has an error of its own and leaves the others alone.
+	BatchAuthorize(context.Context, *BatchAuthorizeRequest) (*BatchAuthorizeResponse, error)
+	// AuthorizeStream decides questions that come and are answered in any order on
+	// one stream, which is cheaper than a call for each. A question that is still open
+	// when the stream ends has to be asked again.
+	AuthorizeStream(grpc.BidiStreamingServer[AuthorizeStreamRequest, AuthorizeStreamResponse]) error
+	// WatchPolicyRevision tells of each change of the policy as soon as the service
+	// decides by it, so that a caller can forget decisions that it has kept. The first
+	// message says where the service is; one comes every second at least. A caller
+	// that has not heard anything for five seconds, or hears that the service does not
+	// follow, has to ask each question anew.
+	WatchPolicyRevision(*WatchPolicyRevisionRequest, grpc.ServerStreamingServer[WatchPolicyRevisionResponse]) error
+	// Explain decides one question as Authorize does, and says by what: the binding,
+	// role and rule that allowed it, or what each authorizer said and which rules came
+	// nearest.
+	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// WhoCan lists the subjects that RBAC allows an action, with the binding for each,
+	// in pages.
+	WhoCan(context.Context, *WhoCanRequest) (*WhoCanResponse, error)
 	// ListRules returns the rules that apply to a user in a namespace, as
 	// SelfSubjectRulesReview shows them. It is for display, not for decisions.
 	ListRules(context.Context, *ListRulesRequest) (*ListRulesResponse, error)
@@ -99,6 +206,21 @@ type UnimplementedAuthorizationServiceServer struct{}
 
 func (UnimplementedAuthorizationServiceServer) Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Authorize not implemented")
+}
+func (UnimplementedAuthorizationServiceServer) BatchAuthorize(context.Context, *BatchAuthorizeRequest) (*BatchAuthorizeResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method BatchAuthorize not implemented")
+}
+func (UnimplementedAuthorizationServiceServer) AuthorizeStream(grpc.BidiStreamingServer[AuthorizeStreamRequest, AuthorizeStreamResponse]) error {
+	return status.Error(codes.Unimplemented, "method AuthorizeStream not implemented")
+}
+func (UnimplementedAuthorizationServiceServer) WatchPolicyRevision(*WatchPolicyRevisionRequest, grpc.ServerStreamingServer[WatchPolicyRevisionResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchPolicyRevision not implemented")
+}
+func (UnimplementedAuthorizationServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedAuthorizationServiceServer) WhoCan(context.Context, *WhoCanRequest) (*WhoCanResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method WhoCan not implemented")
 }
 func (UnimplementedAuthorizationServiceServer) ListRules(context.Context, *ListRulesRequest) (*ListRulesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListRules not implemented")
@@ -142,6 +264,78 @@ func _AuthorizationService_Authorize_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AuthorizationService_BatchAuthorize_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(BatchAuthorizeRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuthorizationServiceServer).BatchAuthorize(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuthorizationService_BatchAuthorize_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuthorizationServiceServer).BatchAuthorize(ctx, req.(*BatchAuthorizeRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AuthorizationService_AuthorizeStream_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(AuthorizationServiceServer).AuthorizeStream(&grpc.GenericServerStream[AuthorizeStreamRequest, AuthorizeStreamResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuthorizationService_AuthorizeStreamServer = grpc.BidiStreamingServer[AuthorizeStreamRequest, AuthorizeStreamResponse]
+
+func _AuthorizationService_WatchPolicyRevision_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchPolicyRevisionRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AuthorizationServiceServer).WatchPolicyRevision(m, &grpc.GenericServerStream[WatchPolicyRevisionRequest, WatchPolicyRevisionResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AuthorizationService_WatchPolicyRevisionServer = grpc.ServerStreamingServer[WatchPolicyRevisionResponse]
+
+func _AuthorizationService_Explain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ExplainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuthorizationServiceServer).Explain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuthorizationService_Explain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuthorizationServiceServer).Explain(ctx, req.(*ExplainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _AuthorizationService_WhoCan_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(WhoCanRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AuthorizationServiceServer).WhoCan(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: AuthorizationService_WhoCan_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AuthorizationServiceServer).WhoCan(ctx, req.(*WhoCanRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _AuthorizationService_ListRules_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListRulesRequest)
 	if err := dec(in); err != nil {
@@ -172,10 +366,34 @@ var AuthorizationService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AuthorizationService_Authorize_Handler,
 		},
 		{
+			MethodName: "BatchAuthorize",
+			Handler:    _AuthorizationService_BatchAuthorize_Handler,
+		},
+		{
+			MethodName: "Explain",
+			Handler:    _AuthorizationService_Explain_Handler,
+		},
+		{
+			MethodName: "WhoCan",
+			Handler:    _AuthorizationService_WhoCan_Handler,
+		},
+		{
 			MethodName: "ListRules",
 			Handler:    _AuthorizationService_ListRules_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "AuthorizeStream",
+			Handler:       _AuthorizationService_AuthorizeStream_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+		{
+			StreamName:    "WatchPolicyRevision",
+			Handler:       _AuthorizationService_WatchPolicyRevision_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "trigate/authz/v1/authorization.proto",
 }
