@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"errors"
 
 	"google.golang.org/grpc"
 	"k8s.io/apiserver/pkg/authentication/user"
@@ -22,6 +23,8 @@ const hop = "authz"
 type Client struct {
 	dial.Link
 	stub authzv1.AuthorizationServiceClient
+	// shared is nil if each question is a call of its own.
+	shared *sharedStream
 }
 
 var (
@@ -43,15 +46,22 @@ func New(conn grpc.ClientConnInterface) *Client {
 // which IsCouldNotDecide is true: neither allow nor answer 403 then. The
 // deadline of ctx is honoured.
 func (c *Client) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	response, err := c.stub.Authorize(ctx, &authzv1.AuthorizeRequest{Attributes: convert.AttributesToProto(a)})
+	answer, err := c.Decide(ctx, a, Revision{})
 	if err != nil {
-		return authorizer.DecisionNoOpinion, "", rpcerr.FromStatus(err, hop)
+		return authorizer.DecisionNoOpinion, "", err
 	}
-	say, err := convert.SayFromProto(response)
-	if err != nil {
-		return authorizer.DecisionNoOpinion, "", rpcerr.Internal(err)
+	return answer.Decision, answer.Reason, answer.Err
+}
+
+// ask asks on the shared stream if there is one, else by a call.
+func (c *Client) ask(ctx context.Context, request *authzv1.AuthorizeRequest) (*authzv1.AuthorizeResponse, error) {
+	if c.shared != nil {
+		response, err := c.shared.ask(ctx, request)
+		if !errors.Is(err, errNoStream) {
+			return response, err
+		}
 	}
-	return say.Decision, say.Reason, say.Err
+	return c.stub.Authorize(ctx, request)
 }
 
 // ConditionsAwareAuthorize is not conditions-aware, as upstream's own remote
@@ -70,7 +80,14 @@ func (c *Client) EvaluateConditions(context.Context, authorizer.ConditionsAwareD
 // gave it. Any other means that there is no answer; the rules are then marked
 // incomplete.
 func (c *Client) RulesFor(ctx context.Context, u user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
-	response, err := c.stub.ListRules(ctx, convert.RulesRequestToProto(u, namespace))
+	return c.ListRules(ctx, u, namespace, Revision{})
+}
+
+// ListRules is RulesFor by a policy that has seen atLeast.
+func (c *Client) ListRules(ctx context.Context, u user.Info, namespace string, atLeast Revision) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	request := convert.RulesRequestToProto(u, namespace)
+	request.AtLeastAsFreshAs = atLeast.toProto()
+	response, err := c.stub.ListRules(ctx, request)
 	if err != nil {
 		return nil, nil, true, rpcerr.FromStatus(err, hop)
 	}

@@ -24,20 +24,26 @@ func Service() dial.Service {
 		Name:       hop,
 		ServerName: "trigate-authz",
 		Budgets: map[string]time.Duration{
-			authzv1.AuthorizationService_Authorize_FullMethodName: authorizeBudget,
-			authzv1.AuthorizationService_ListRules_FullMethodName: rulesBudget,
+			authzv1.AuthorizationService_Authorize_FullMethodName:      authorizeBudget,
+			authzv1.AuthorizationService_BatchAuthorize_FullMethodName: authorizeBudget,
+			authzv1.AuthorizationService_Explain_FullMethodName:        rulesBudget,
+			authzv1.AuthorizationService_WhoCan_FullMethodName:         rulesBudget,
+			authzv1.AuthorizationService_ListRules_FullMethodName:      rulesBudget,
 		},
 		SafeMethods: []string{
 			authzv1.AuthorizationService_Authorize_FullMethodName,
+			authzv1.AuthorizationService_BatchAuthorize_FullMethodName,
+			authzv1.AuthorizationService_Explain_FullMethodName,
+			authzv1.AuthorizationService_WhoCan_FullMethodName,
 			authzv1.AuthorizationService_ListRules_FullMethodName,
 		},
 	}
 }
 
 // Dial returns a client with a connection of its own, to all replicas of the
-// service. It does not wait for any of them. An error is a mistake in the
-// configuration, and names the file or the endpoint. The caller closes the
-// client.
+// service. It does not wait for any of them. Questions go over one stream while there
+// is one. An error is a mistake in the configuration, and names the file or the
+// endpoint. The caller closes the client.
 func Dial(cfg Config) (*Client, error) {
 	conn, err := dial.NewPeer(cfg, Service())
 	if err != nil {
@@ -45,5 +51,14 @@ func Dial(cfg Config) (*Client, error) {
 	}
 	c := New(conn)
 	c.Link = conn
+	c.shared = newSharedStream(c.stub)
 	return c, nil
+}
+
+// Close ends the client's connection, if it is its own, and all calls on it.
+func (c *Client) Close() error {
+	if c.shared != nil {
+		defer c.shared.close()
+	}
+	return c.Link.Close()
 }

@@ -31,8 +31,8 @@ const (
 	maxReserve   = time.Second
 )
 
-// reserveOf returns what to keep of the time left.
-func reserveOf(left time.Duration) time.Duration {
+// ReserveOf returns what a caller keeps of the time left until its deadline.
+func ReserveOf(left time.Duration) time.Duration {
 	return max(Reserve, min(left/reserveShare, maxReserve))
 }
 
@@ -94,7 +94,7 @@ func (l *layers) unary(ctx context.Context, method string, request, reply any, c
 func (l *layers) withDeadline(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc, error) {
 	deadline := time.Now().Add(budget)
 	if callers, ok := ctx.Deadline(); ok {
-		if callers = callers.Add(-reserveOf(time.Until(callers))); callers.Before(deadline) {
+		if callers = callers.Add(-ReserveOf(time.Until(callers))); callers.Before(deadline) {
 			deadline = callers
 		}
 	}

@@ -14,8 +14,8 @@ func TestReserve(t *testing.T) {
 		34 * time.Second:       time.Second,
 		time.Hour:              time.Second,
 	} {
-		if got := reserveOf(left); got != want {
-			t.Errorf("reserveOf(%s) = %s, want %s", left, got, want)
+		if got := ReserveOf(left); got != want {
+			t.Errorf("ReserveOf(%s) = %s, want %s", left, got, want)
 		}
 	}
 }
