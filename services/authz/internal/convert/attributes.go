@@ -103,6 +103,19 @@ func labelTermsToProto(enc identity.Encoder, terms labels.Requirements) []*authz
 // InvalidArgument that names what in it is missing, too large, or cannot be
 // read.
 func AttributesFromProto(field string, m *authzv1.Attributes) (authorizer.AttributesRecord, error) {
+	record, err := ActionFromProto(field, m)
+	if err != nil {
+		return authorizer.AttributesRecord{}, err
+	}
+	if record.User, err = UserFromProto(field+".user", m.GetUser()); err != nil {
+		return authorizer.AttributesRecord{}, err
+	}
+	return record, nil
+}
+
+// ActionFromProto returns the action that a message stands for as
+// AttributesFromProto does, and leaves out who wants to act.
+func ActionFromProto(field string, m *authzv1.Attributes) (authorizer.AttributesRecord, error) {
 	if m == nil {
 		return authorizer.AttributesRecord{}, rpcerr.InvalidArgument(field, "is required")
 	}
@@ -123,10 +136,6 @@ func AttributesFromProto(field string, m *authzv1.Attributes) (authorizer.Attrib
 		LabelSelectorParsingErr:   errorOf(r.string(field, ".label_selector_error", m.GetLabelSelectorError())),
 	}
 	if err := r.failure(); err != nil {
-		return authorizer.AttributesRecord{}, err
-	}
-	var err error
-	if record.User, err = UserFromProto(field+".user", m.GetUser()); err != nil {
 		return authorizer.AttributesRecord{}, err
 	}
 	return record, nil
