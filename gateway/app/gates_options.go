@@ -25,6 +25,10 @@ type GatesOptions struct {
 	// know the gateway.
 	ClientCertFile string
 	ClientKeyFile  string
+	// DecisionCacheEntries and DecisionCacheBytes bound the decisions of authz that
+	// are kept. Either 0: none is kept.
+	DecisionCacheEntries int
+	DecisionCacheBytes   int64
 }
 
 // NewGatesOptions returns the defaults: the services on their usual ports of this
@@ -34,6 +38,9 @@ func NewGatesOptions() *GatesOptions {
 		AuthnEndpoint:     "127.0.0.1:7441",
 		AuthzEndpoint:     "127.0.0.1:7442",
 		AdmissionEndpoint: "127.0.0.1:7443",
+
+		DecisionCacheEntries: 100_000,
+		DecisionCacheBytes:   64 << 20,
 	}
 }
 
@@ -52,6 +59,10 @@ func (o *GatesOptions) AddFlags(fs *pflag.FlagSet) {
 		"File with the certificate by which the services know this gateway. Read anew when it changes.")
 	fs.StringVar(&o.ClientKeyFile, "gates-client-key-file", o.ClientKeyFile,
 		"File with the key of --gates-client-cert-file.")
+	fs.IntVar(&o.DecisionCacheEntries, "decision-cache-entries", o.DecisionCacheEntries,
+		"How many decisions of trigate-authz to keep at most, each until a change of the policy concerns it. 0 keeps none.")
+	fs.Int64Var(&o.DecisionCacheBytes, "decision-cache-bytes", o.DecisionCacheBytes,
+		"How much memory the kept decisions may take at most, about. 0 keeps none.")
 }
 
 // Validate returns everything that is wrong with the options.
@@ -79,6 +90,12 @@ func (o *GatesOptions) Validate() []error {
 			errs = append(errs, fmt.Errorf("--gates-client-cert-file %s, --gates-client-key-file %s: %w", o.ClientCertFile, o.ClientKeyFile, err))
 		}
 	}
+	if o.DecisionCacheEntries < 0 {
+		errs = append(errs, fmt.Errorf("--decision-cache-entries: %d is negative", o.DecisionCacheEntries))
+	}
+	if o.DecisionCacheBytes < 0 {
+		errs = append(errs, fmt.Errorf("--decision-cache-bytes: %d is negative", o.DecisionCacheBytes))
+	}
 	return errs
 }
 
@@ -91,5 +108,8 @@ func (o *GatesOptions) config() stage.GatesConfig {
 		CAFile:            o.CAFile,
 		ClientCertFile:    o.ClientCertFile,
 		ClientKeyFile:     o.ClientKeyFile,
+
+		DecisionCacheEntries: o.DecisionCacheEntries,
+		DecisionCacheBytes:   o.DecisionCacheBytes,
 	}
 }

@@ -16,6 +16,8 @@ var ownFlags = []string{
 	"admission-endpoint",
 	"authn-endpoint",
 	"authz-endpoint",
+	"decision-cache-bytes",
+	"decision-cache-entries",
 	"etcd-startup-timeout",
 	"gates-ca-file",
 	"gates-client-cert-file",

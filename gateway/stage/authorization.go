@@ -2,13 +2,16 @@ package stage
 
 import (
 	"context"
+	"fmt"
 
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
 	"k8s.io/apiserver/pkg/authorization/path"
 	genericapiserver "k8s.io/apiserver/pkg/server"
+	"k8s.io/component-base/metrics/legacyregistry"
 
+	"github.com/trigate/trigate/gateway/decisions"
 	authzclient "github.com/trigate/trigate/services/authz/client"
 )
 
@@ -18,8 +21,28 @@ import (
 var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/version/"}
 
 // authorization sets up what a user may do. system:masters, the public paths and
-// the services' own rights are decided here; everything else is asked of authz.
-func authorization(config *genericapiserver.Config, remote *authzclient.Client, services *serviceCertificates) error {
+// the services' own rights are decided here; everything else is asked of authz, whose
+// decisions are kept while no change of the policy concerns them.
+func authorization(
+	config *genericapiserver.Config, remote *authzclient.Client, services *serviceCertificates,
+	gates GatesConfig, observers writeObservers,
+) error {
+	cache, err := decisions.New(decisions.Config{
+		Service: remote, MaxEntries: gates.DecisionCacheEntries, MaxBytes: gates.DecisionCacheBytes,
+	})
+	if err != nil {
+		return err
+	}
+	observers.add(cache.Observe, decisions.Resources()...)
+	if err := legacyregistry.Registerer().Register(cache); err != nil {
+		return fmt.Errorf("registering the metrics of the decision cache: %w", err)
+	}
+	if err := config.AddPostStartHook("trigate-policy-revisions", func(hook genericapiserver.PostStartHookContext) error {
+		go cache.Run(hook)
+		return nil
+	}); err != nil {
+		return err
+	}
 	public, err := path.NewAuthorizer(publicPaths)
 	if err != nil {
 		return err
@@ -35,8 +58,8 @@ func authorization(config *genericapiserver.Config, remote *authzclient.Client, 
 				return public.Authorize(ctx, a)
 			}),
 		},
-		remote: remote,
-		rules:  remote,
+		remote: cache,
+		rules:  freshRules{service: remote, known: cache.Known},
 	}
 	config.Authorization.Authorizer = gate
 	config.RuleResolver = gate
@@ -81,6 +104,17 @@ func (g *gatedAuthorizer) ConditionsAwareAuthorize(ctx context.Context, a author
 // EvaluateConditions implements authorizer.Authorizer. It fails closed.
 func (g *gatedAuthorizer) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
 	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
+}
+
+// freshRules lists rules that have seen every change which the gateway knows of.
+type freshRules struct {
+	service *authzclient.Client
+	known   func() authzclient.Revision
+}
+
+// RulesFor implements authorizer.RuleResolver.
+func (r freshRules) RulesFor(ctx context.Context, info user.Info, namespace string) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
+	return r.service.ListRules(ctx, info, namespace, r.known())
 }
 
 // RulesFor implements authorizer.RuleResolver.

@@ -13,8 +13,8 @@ import (
 // TestLocalDecisions wants just what is decided without authz to be decided while it
 // is away, and everything else to be undecided.
 func TestLocalDecisions(t *testing.T) {
-	config := &genericapiserver.Config{}
-	if err := authorization(config, authzclient.New(downConn{}), &serviceCertificates{}); err != nil {
+	config := &genericapiserver.Config{PostStartHooks: map[string]genericapiserver.PostStartHookConfigEntry{}}
+	if err := authorization(config, authzclient.New(downConn{}), &serviceCertificates{}, GatesConfig{}, writeObservers{}); err != nil {
 		t.Fatal(err)
 	}
 	ann := &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}

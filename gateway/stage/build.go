@@ -95,7 +95,8 @@ func BuildGenericConfig(
 	}
 	openAPI(c.Generic, schemes())
 	longRunning(c.Generic)
-	if c.StorageFactory, err = storage(c.Generic, opts.Etcd); err != nil {
+	observers := writeObservers{}
+	if c.StorageFactory, err = storage(c.Generic, opts.Etcd, observers); err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
 	reviews := newTokenReviews()
@@ -103,7 +104,7 @@ func BuildGenericConfig(
 	if err != nil {
 		return nil, fmt.Errorf("authentication: %w", err)
 	}
-	if err = authorization(c.Generic, c.Gates.Authz, services); err != nil {
+	if err = authorization(c.Generic, c.Gates.Authz, services, gatesConfig, observers); err != nil {
 		return nil, fmt.Errorf("authorization: %w", err)
 	}
 	if err = audit(c.Generic, opts.Audit, c.undecided); err != nil {

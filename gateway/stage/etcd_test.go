@@ -34,11 +34,6 @@ func freeURL(t *testing.T) url.URL {
 
 func TestAwaitEtcdThatComesLate(t *testing.T) {
 	clients := freeURL(t)
-	config := embed.NewConfig()
-	config.Dir, config.LogLevel, config.UnsafeNoFsync = t.TempDir(), "error", true
-	config.ListenClientUrls, config.AdvertiseClientUrls = []url.URL{clients}, []url.URL{clients}
-	config.ListenPeerUrls = nil // it has no other members
-	config.InitialCluster = config.InitialClusterFromName(config.Name)
 	ended := make(chan error, 1)
 	go func() { ended <- awaitEtcd(t.Context(), etcdAt(clients.String()), time.Minute) }()
 	select {
@@ -46,7 +41,7 @@ func TestAwaitEtcdThatComesLate(t *testing.T) {
 		t.Fatalf("awaitEtcd without etcd = %v, want it to wait", err)
 	case <-time.After(2 * etcdPause): // it has asked, and asks again
 	}
-	server, err := embed.StartEtcd(config)
+	server, err := embed.StartEtcd(etcdConfig(t, clients))
 	if err != nil {
 		t.Fatal(err)
 	}

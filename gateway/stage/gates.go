@@ -25,6 +25,10 @@ type GatesConfig struct {
 	// ClientCertFile and ClientKeyFile identify the gateway.
 	ClientCertFile string
 	ClientKeyFile  string
+	// DecisionCacheEntries and DecisionCacheBytes bound the decisions of authz that
+	// the gateway keeps. Either 0: none is kept.
+	DecisionCacheEntries int
+	DecisionCacheBytes   int64
 }
 
 // Gates are the connections to the three services. They connect, and connect

@@ -8,8 +8,9 @@ import (
 )
 
 // storage sets up etcd: where each resource is kept, in which version, and
-// encrypted how (--encryption-provider-config).
-func storage(config *genericapiserver.Config, etcd *genericoptions.EtcdOptions) (*serverstorage.DefaultStorageFactory, error) {
+// encrypted how (--encryption-provider-config). Its writes are told to observers, which
+// are all there before the first one.
+func storage(config *genericapiserver.Config, etcd *genericoptions.EtcdOptions, observers writeObservers) (*serverstorage.DefaultStorageFactory, error) {
 	if config.EgressSelector != nil {
 		etcd.StorageConfig.Transport.EgressLookup = config.EgressSelector.Lookup
 	}
@@ -27,5 +28,6 @@ func storage(config *genericapiserver.Config, etcd *genericoptions.EtcdOptions) 
 	if err := etcd.ApplyWithStorageFactoryTo(factory, config); err != nil {
 		return nil, err
 	}
+	config.RESTOptionsGetter = observedOptions{RESTOptionsGetter: config.RESTOptionsGetter, observers: observers}
 	return factory, nil
 }

@@ -56,6 +56,8 @@ func (c *Client) Authorize(ctx context.Context, a authorizer.Attributes) (author
 // ask asks on the shared stream if there is one, else by a call.
 func (c *Client) ask(ctx context.Context, request *authzv1.AuthorizeRequest) (*authzv1.AuthorizeResponse, error) {
 	if c.shared != nil {
+		ctx, cancel := WithReserve(ctx)
+		defer cancel()
 		response, err := c.shared.ask(ctx, request)
 		if !errors.Is(err, errNoStream) {
 			return response, err
@@ -101,3 +103,13 @@ func (c *Client) ListRules(ctx context.Context, u user.Info, namespace string, a
 // IsCouldNotDecide reports whether an error of this package says that nothing
 // could be decided. Any other error came with a decision.
 func IsCouldNotDecide(err error) bool { return rpcerr.IsCouldNotDecide(err) }
+
+// WithReserve bounds the wait for an answer so that there is time left to tell the
+// caller that none came: as a call's own deadline is bounded.
+func WithReserve(ctx context.Context) (context.Context, context.CancelFunc) {
+	return dial.WithReserve(ctx, authorizeBudget)
+}
+
+// CouldNotDecide returns the error for a question that was given up, for which
+// IsCouldNotDecide is true.
+func CouldNotDecide(err error) error { return rpcerr.FromStatus(err, hop) }

@@ -11,7 +11,6 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
-	"github.com/trigate/trigate/services/internal/dial"
 )
 
 const (
@@ -138,11 +137,7 @@ func (s *openStream) end() { close(s.done) }
 func (s *openStream) ask(ctx context.Context, request *authzv1.AuthorizeRequest) (*authzv1.AuthorizeResponse, error) {
 	timeout := authorizeBudget
 	if deadline, ok := ctx.Deadline(); ok {
-		left := time.Until(deadline)
-		timeout = min(timeout, left-dial.ReserveOf(left))
-	}
-	if timeout <= 0 {
-		return nil, errNoStream // A call fails as it does for everybody.
+		timeout = min(timeout, time.Until(deadline))
 	}
 	answer := make(chan *authzv1.AuthorizeResult, 1)
 	question := &authzv1.StreamQuestion{Request: request, Timeout: durationpb.New(timeout)}

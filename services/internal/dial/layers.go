@@ -78,31 +78,35 @@ func (l *layers) unary(ctx context.Context, method string, request, reply any, c
 		if !ok {
 			budget = DefaultBudget
 		}
-		ctx, cancel, err := l.withDeadline(ctx, budget)
-		if err != nil {
+		ctx, cancel := WithReserve(ctx, budget)
+		defer cancel()
+		if err := l.expired(ctx); err != nil {
 			return err
 		}
-		defer cancel()
 		return rpcerr.FromStatus(invoker(withAuditID(ctx), method, request, reply, cc, opts...), l.hop)
 	}()
 	l.observe(method, start, err)
 	return err
 }
 
-// withDeadline gives a call the smaller of the caller's deadline less the
-// reserve, and the method's budget.
-func (l *layers) withDeadline(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc, error) {
+// WithReserve gives a call the smaller of the caller's deadline less the reserve, and
+// its budget.
+func WithReserve(ctx context.Context, budget time.Duration) (context.Context, context.CancelFunc) {
 	deadline := time.Now().Add(budget)
 	if callers, ok := ctx.Deadline(); ok {
 		if callers = callers.Add(-ReserveOf(time.Until(callers))); callers.Before(deadline) {
 			deadline = callers
 		}
 	}
-	if time.Until(deadline) <= 0 && ctx.Err() == nil {
-		return nil, nil, rpcerr.DeadlineExceeded(l.hop, nil)
+	return context.WithDeadline(ctx, deadline)
+}
+
+// expired refuses a call that there is no time for.
+func (l *layers) expired(ctx context.Context) error {
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= 0 && !errors.Is(ctx.Err(), context.Canceled) {
+		return rpcerr.DeadlineExceeded(l.hop, nil)
 	}
-	ctx, cancel := context.WithDeadline(ctx, deadline)
-	return ctx, cancel, nil
+	return nil
 }
 
 func (l *layers) observe(method string, start time.Time, err error) {
@@ -113,8 +117,9 @@ func (l *layers) stream(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.Cli
 	start := time.Now()
 	cancel := context.CancelFunc(func() {})
 	if budget, ok := l.budgets[method]; ok {
-		var err error
-		if ctx, cancel, err = l.withDeadline(ctx, budget); err != nil {
+		ctx, cancel = WithReserve(ctx, budget)
+		if err := l.expired(ctx); err != nil {
+			cancel()
 			l.observe(method, start, err)
 			return nil, err
 		}

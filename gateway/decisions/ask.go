@@ -1,0 +1,88 @@
+package decisions
+
+import (
+	"context"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+
+	authzclient "github.com/trigate/trigate/services/authz/client"
+)
+
+// outcome is what came of a question.
+type outcome struct {
+	answer authzclient.Answer
+	err    error
+}
+
+// ask has the service decide, once for all who ask the same at the same time.
+//
+// Those who join have asked for at least the same revision, so that nobody is served
+// an answer from before a change that was known when he came.
+func (c *Cache) ask(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
+	question := c.policy.ask()
+	if a.GetUser() == nil {
+		return c.decide(ctx, a, question).parts()
+	}
+	flight := string(appendQuestion(nil, a, question.atLeast))
+	done := c.flights.DoChan(flight, func() (any, error) {
+		// The others still want the answer when this request has gone away.
+		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTimeout)
+		defer cancel()
+		return c.decide(shared, a, question), nil
+	})
+	waiting, cancel := authzclient.WithReserve(ctx)
+	defer cancel()
+	select {
+	case result := <-done:
+		o, _ := result.Val.(outcome)
+		return o.parts()
+	case <-waiting.Done():
+		ctx = waiting
+		return authorizer.DecisionNoOpinion, "", authzclient.CouldNotDecide(ctx.Err())
+	}
+}
+
+func (o outcome) parts() (authorizer.Decision, string, error) {
+	if o.err != nil {
+		return authorizer.DecisionNoOpinion, "", o.err
+	}
+	return o.answer.Decision, o.answer.Reason, o.answer.Err
+}
+
+// decide asks the service and keeps the answer if it may.
+func (c *Cache) decide(ctx context.Context, a authorizer.Attributes, question asked) outcome {
+	answer, err := c.service.Decide(ctx, a, question.atLeast)
+	if err != nil {
+		return outcome{err: err}
+	}
+	if len(c.shards) > 0 && a.GetUser() != nil {
+		c.keep(a, question, &answer)
+	}
+	return outcome{answer: answer}
+}
+
+func (c *Cache) keep(a authorizer.Attributes, question asked, answer *authzclient.Answer) {
+	k := appendKeys(nil, a)
+	key := k.of(answer.Reuse)
+	if len(key) > maxKey {
+		return
+	}
+	scope, ok := c.policy.admit(question, answer, a.GetNamespace())
+	if !ok {
+		return
+	}
+	c.release(c.shard(k).add(c.hash(key), &entry{
+		key:      string(key),
+		decision: answer.Decision,
+		reason:   answer.Reason,
+		revision: answer.Revision,
+		epoch:    question.epoch,
+		scope:    scope,
+	}))
+}
+
+func (c *Cache) release(dropped []*entry) {
+	for _, e := range dropped {
+		c.policy.release(e.scope)
+	}
+}
