@@ -71,7 +71,8 @@ func (c *Cache) keep(a authorizer.Attributes, question asked, answer *authzclien
 	if !ok {
 		return
 	}
-	c.release(c.shard(k).add(c.hash(key), &entry{
+	shard := c.shard(c.hash(k.of(authzclient.ReuseAnyNamespace)))
+	c.release(shard.add(c.hash(key), &entry{
 		key:      string(key),
 		decision: answer.Decision,
 		reason:   answer.Reason,

@@ -26,7 +26,7 @@ const (
 	// shards is how many locks the cache has. A power of two.
 	shards = 64
 	// stackKey is how long a key may be without being built on the heap, in bytes.
-	stackKey = 1 << 10
+	stackKey = 512
 	// flightTimeout bounds a question that others may have joined, and which
 	// therefore does not end with the request that asked it. It is kube-apiserver's
 	// own bound of a request.
@@ -127,12 +127,16 @@ func (c *Cache) lookup(k keys) *entry {
 		c.counts.bypassed.Add(1)
 		return nil
 	}
-	s := c.shard(k)
+	hash := c.hash(k.of(authzclient.ReuseAnyNamespace))
+	s := c.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, reuse := range [...]authzclient.Reuse{authzclient.ReuseAnyNamespace, authzclient.ReuseAnyName, authzclient.ReuseSameName} {
 		key := k.of(reuse)
-		if e := s.get(c.hash(key), key); e != nil && c.policy.covers(e.epoch, &e.revision, e.scope) {
+		if reuse != authzclient.ReuseAnyNamespace {
+			hash = c.hash(key)
+		}
+		if e := s.get(hash, key); e != nil && c.policy.covers(e.epoch, &e.revision, e.scope) {
 			s.hits++
 			return e
 		}
@@ -144,7 +148,6 @@ func (c *Cache) lookup(k keys) *entry {
 // hash is of a whole key.
 func (c *Cache) hash(key []byte) uint64 { return maphash.Bytes(c.seed, key) }
 
-// shard returns where all decisions on a question are.
-func (c *Cache) shard(k keys) *shard {
-	return c.shards[c.hash(k.narrow[:k.common])%shards]
-}
+// shard returns where all decisions on a question are, by the hash of its key for any
+// namespace.
+func (c *Cache) shard(hash uint64) *shard { return c.shards[hash%shards] }

@@ -26,21 +26,32 @@ type keys struct {
 
 // appendKeys puts the keys into buffer, which may be on the caller's stack.
 func appendKeys(buffer []byte, a authorizer.Attributes) keys {
-	b := appendUser(buffer, a.GetUser())
-	b = appendString(b, a.GetVerb())
-	if !a.IsResourceRequest() {
+	// Every getter of a record copies it.
+	if record, ok := a.(*authorizer.AttributesRecord); ok {
+		return appendRecord(buffer, record)
+	}
+	return appendRecord(buffer, &authorizer.AttributesRecord{
+		User: a.GetUser(), Verb: a.GetVerb(), Namespace: a.GetNamespace(), APIGroup: a.GetAPIGroup(), Resource: a.GetResource(),
+		Subresource: a.GetSubresource(), Name: a.GetName(), ResourceRequest: a.IsResourceRequest(), Path: a.GetPath(),
+	})
+}
+
+func appendRecord(buffer []byte, a *authorizer.AttributesRecord) keys {
+	b := appendUser(buffer, a.User)
+	b = appendString(b, a.Verb)
+	if !a.ResourceRequest {
 		b = append(b, 0)
-		b = appendString(b, a.GetPath())
+		b = appendString(b, a.Path)
 	} else {
 		b = append(b, 1)
-		b = appendString(b, a.GetAPIGroup())
-		b = appendString(b, a.GetResource())
-		b = appendString(b, a.GetSubresource())
+		b = appendString(b, a.APIGroup)
+		b = appendString(b, a.Resource)
+		b = appendString(b, a.Subresource)
 	}
 	k := keys{common: len(b)}
-	b = appendString(b, a.GetNamespace())
+	b = appendString(b, a.Namespace)
 	k.namespaced = len(b)
-	k.narrow = appendString(b, a.GetName())
+	k.narrow = appendString(b, a.Name)
 	return k
 }
 
