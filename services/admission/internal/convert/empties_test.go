@@ -7,13 +7,13 @@ import (
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/core"
 	"k8s.io/kubernetes/pkg/apis/discovery"
 	"k8s.io/kubernetes/pkg/apis/rbac"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
+	"github.com/trigate/trigate/services/admission/internal/kindtest"
 )
 
 // TestEmptyIsNotNil has lists that are there but empty arrive so where JSON
@@ -32,6 +32,8 @@ func TestEmptyIsNotNil(t *testing.T) {
 		"rules":                   {&rbac.Role{Rules: []rbac.PolicyRule{{Verbs: []string{"get"}}}}, role, admissionv1.Encoding_ENCODING_PROTOBUF},
 		"a rule with empty verbs": {&rbac.Role{Rules: []rbac.PolicyRule{{Verbs: []string{}}}}, role, admissionv1.Encoding_ENCODING_JSON},
 		"empty endpoints":         {&discovery.EndpointSlice{Endpoints: []discovery.Endpoint{}}, slice, admissionv1.Encoding_ENCODING_JSON},
+		"data that is null":       {&core.ConfigMap{BinaryData: map[string][]byte{"a": nil}}, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, admissionv1.Encoding_ENCODING_JSON},
+		"data that is empty":      {&core.ConfigMap{BinaryData: map[string][]byte{"a": {}}}, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"}, admissionv1.Encoding_ENCODING_PROTOBUF},
 		"empty containers":        {&core.Pod{Spec: core.PodSpec{Containers: []core.Container{}, SecurityContext: &core.PodSecurityContext{}}}, pod, admissionv1.Encoding_ENCODING_JSON},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -59,40 +61,35 @@ func TestEmptyIsNotNil(t *testing.T) {
 // and maps as its JSON would show.
 func TestEveryEmptyListArrives(t *testing.T) {
 	codec := convert.NewCodec()
-	for kind := range legacyscheme.Scheme.AllKnownTypes() {
-		if !isObject(legacyscheme.Scheme, kind) {
-			continue
+	kindtest.Each(t, func(t *testing.T, kind kindtest.Kind) {
+		external, err := kind.Scheme.New(kind.GroupVersionKind)
+		if err != nil {
+			t.Fatal(err)
 		}
-		t.Run(kind.String(), func(t *testing.T) {
-			external, err := legacyscheme.Scheme.New(kind)
-			if err != nil {
-				t.Fatal(err)
-			}
-			fillEmpties(reflect.ValueOf(external).Elem(), 0)
-			internalVersion := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
-			original, err := legacyscheme.Scheme.ConvertToVersion(external, internalVersion)
-			if err != nil {
-				t.Fatal(err)
-			}
-			m, err := codec.EncodeObject(original, kind)
-			if err != nil {
-				t.Fatal(err)
-			}
-			decoded, err := codec.DecodeObject("object", m, kind.GroupVersion().WithResource("things"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			want, err := legacyscheme.Scheme.ConvertToVersion(original, kind.GroupVersion())
-			if err != nil {
-				t.Fatal(err)
-			}
-			got, err := legacyscheme.Scheme.ConvertToVersion(decoded, kind.GroupVersion())
-			if err != nil {
-				t.Fatal(err)
-			}
-			mustBeSameJSON(t, want, got)
-		})
-	}
+		fillEmpties(reflect.ValueOf(external).Elem(), 0)
+		internalVersion := schema.GroupVersion{Group: kind.Group, Version: runtime.APIVersionInternal}
+		original, err := kind.Scheme.ConvertToVersion(external, internalVersion)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := codec.EncodeObject(original, kind.GroupVersionKind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		decoded, err := codec.DecodeObject("object", m, kind.Resource())
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := kind.Scheme.ConvertToVersion(original, kind.GroupVersion())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := kind.Scheme.ConvertToVersion(decoded, kind.GroupVersion())
+		if err != nil {
+			t.Fatal(err)
+		}
+		mustBeSameJSON(t, want, got)
+	})
 }
 
 // fillEmpties makes every list and map empty and not nil, in structs that are

@@ -3,6 +3,7 @@ package convert
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -71,7 +72,8 @@ func (c *Codec) EncodeLike(obj runtime.Object, like *admissionv1.Object) (*admis
 }
 
 func unlessSame(out, like *admissionv1.Object) *admissionv1.Object {
-	if out != nil && out.GetEncoding() == like.GetEncoding() && bytes.Equal(out.GetData(), like.GetData()) {
+	if out != nil && out.GetEncoding() == like.GetEncoding() && bytes.Equal(out.GetData(), like.GetData()) &&
+		slices.EqualFunc(out.GetTimeFractions(), like.GetTimeFractions(), sameFraction) {
 		return nil
 	}
 	return out
@@ -114,7 +116,12 @@ func (t *typeSystem) encode(obj runtime.Object, kind schema.GroupVersionKind, en
 	if err := serializer.Encode(obj, &data); err != nil {
 		return nil, err
 	}
-	return &admissionv1.Object{Kind: ToKind(kind), Encoding: encoding, Data: data.Bytes()}, nil
+	return &admissionv1.Object{
+		Kind:          ToKind(kind),
+		Encoding:      encoding,
+		Data:          data.Bytes(),
+		TimeFractions: t.fractions.of(obj),
+	}, nil
 }
 
 func encodeUnstructured(obj runtime.Unstructured, encoding admissionv1.Encoding) (*admissionv1.Object, error) {
@@ -210,6 +217,17 @@ func (t *typeSystem) toInternal(field string, external runtime.Object, kind sche
 
 // decode returns a new object with its own type meta, which may be empty.
 func (t *typeSystem) decode(field string, m *admissionv1.Object, kind schema.GroupVersionKind) (runtime.Object, error) {
+	obj, err := t.decodeData(field, m, kind)
+	if err != nil {
+		return nil, err
+	}
+	if err := t.fractions.restore(field+".time_fractions", obj, m.GetTimeFractions()); err != nil {
+		return nil, err
+	}
+	return obj, nil
+}
+
+func (t *typeSystem) decodeData(field string, m *admissionv1.Object, kind schema.GroupVersionKind) (runtime.Object, error) {
 	var decoder runtime.Decoder
 	switch m.GetEncoding() {
 	case admissionv1.Encoding_ENCODING_PROTOBUF:

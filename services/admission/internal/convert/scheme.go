@@ -32,14 +32,17 @@ type typeSystem struct {
 	proto  *protobuf.Serializer
 	json   runtime.Serializer
 	cbor   runtime.Serializer
+	// fractions carries what the serializers drop.
+	fractions *fractions
 }
 
-func newTypeSystem(scheme *runtime.Scheme) *typeSystem {
+func newTypeSystem(scheme *runtime.Scheme, fractions *fractions) *typeSystem {
 	return &typeSystem{
-		scheme: scheme,
-		proto:  protobuf.NewSerializer(scheme, scheme),
-		json:   json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
-		cbor:   cbor.NewSerializer(scheme, scheme),
+		scheme:    scheme,
+		proto:     protobuf.NewSerializer(scheme, scheme),
+		json:      json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme, scheme, json.SerializerOptions{}),
+		cbor:      cbor.NewSerializer(scheme, scheme),
+		fractions: fractions,
 	}
 }
 
@@ -49,7 +52,7 @@ type Codec struct {
 	builtIn []*typeSystem
 	// external are the types that some handlers use in their external form.
 	external *typeSystem
-	empties  emptiesFinder
+	empties  *emptiesFinder
 }
 
 // NewCodec returns a codec for the types of this Kubernetes version.
@@ -60,13 +63,15 @@ func NewCodec() *Codec {
 	external.AddKnownTypes(metav1.SchemeGroupVersion,
 		&metav1.CreateOptions{}, &metav1.UpdateOptions{}, &metav1.PatchOptions{}, &metav1.DeleteOptions{})
 	external.AddKnownTypes(autoscalingv1.SchemeGroupVersion, &autoscalingv1.Scale{})
+	fractions := newFractions()
 	return &Codec{
 		builtIn: []*typeSystem{
-			newTypeSystem(legacyscheme.Scheme),
-			newTypeSystem(apiextensionsapiserver.Scheme),
-			newTypeSystem(aggregatorscheme.Scheme),
+			newTypeSystem(legacyscheme.Scheme, fractions),
+			newTypeSystem(apiextensionsapiserver.Scheme, fractions),
+			newTypeSystem(aggregatorscheme.Scheme, fractions),
 		},
-		external: newTypeSystem(external),
+		external: newTypeSystem(external, fractions),
+		empties:  newEmptiesFinder(),
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	v1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -278,8 +279,13 @@ type Object struct {
 	Kind *GroupVersionKind `protobuf:"bytes,1,opt,name=kind,proto3" json:"kind,omitempty"`
 	// How to read `data`.
 	Encoding Encoding `protobuf:"varint,2,opt,name=encoding,proto3,enum=trigate.admission.v1.Encoding" json:"encoding,omitempty"`
-	// The serialised object. At most 3 MiB, the API server's limit for a body.
-	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// The serialised object. What a client sent has at most 3 MiB, the API server's
+	// limit for a body; a webhook may have added to it.
+	Data []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	// The fractions of a second of the times in the object, for those that have one.
+	// No encoding of a Kubernetes object carries them, but an API server's plugins see
+	// those that it has just set, and take their loss for a change.
+	TimeFractions []*TimeFraction `protobuf:"bytes,4,rep,name=time_fractions,json=timeFractions,proto3" json:"time_fractions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -335,6 +341,70 @@ func (x *Object) GetData() []byte {
 	return nil
 }
 
+func (x *Object) GetTimeFractions() []*TimeFraction {
+	if x != nil {
+		return x.TimeFractions
+	}
+	return nil
+}
+
+// TimeFraction is the fraction of a second of one time in an object.
+type TimeFraction struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The field of the time, as a path in JSON notation
+	// (metadata.managedFields[0].time, status.disruptedPods["a"]). It is in ASCII,
+	// the keys of maps quoted as in Go, and never percent-encoded.
+	Field string `protobuf:"bytes,1,opt,name=field,proto3" json:"field,omitempty"`
+	// The nanoseconds to add to the time in the object, from 1 to 999999999.
+	Nanos         int32 `protobuf:"varint,2,opt,name=nanos,proto3" json:"nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TimeFraction) Reset() {
+	*x = TimeFraction{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TimeFraction) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TimeFraction) ProtoMessage() {}
+
+func (x *TimeFraction) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TimeFraction.ProtoReflect.Descriptor instead.
+func (*TimeFraction) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *TimeFraction) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *TimeFraction) GetNanos() int32 {
+	if x != nil {
+		return x.Nanos
+	}
+	return 0
+}
+
 // EquivalentResource is a resource that holds the same objects as the request's.
 type EquivalentResource struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -348,7 +418,7 @@ type EquivalentResource struct {
 
 func (x *EquivalentResource) Reset() {
 	*x = EquivalentResource{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[3]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -360,7 +430,7 @@ func (x *EquivalentResource) String() string {
 func (*EquivalentResource) ProtoMessage() {}
 
 func (x *EquivalentResource) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[3]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -373,7 +443,7 @@ func (x *EquivalentResource) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EquivalentResource.ProtoReflect.Descriptor instead.
 func (*EquivalentResource) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{3}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *EquivalentResource) GetResource() *GroupVersionResource {
@@ -432,7 +502,7 @@ type Attributes struct {
 
 func (x *Attributes) Reset() {
 	*x = Attributes{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[4]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -444,7 +514,7 @@ func (x *Attributes) String() string {
 func (*Attributes) ProtoMessage() {}
 
 func (x *Attributes) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[4]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -457,7 +527,7 @@ func (x *Attributes) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attributes.ProtoReflect.Descriptor instead.
 func (*Attributes) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{4}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Attributes) GetOperation() Operation {
@@ -562,7 +632,7 @@ type AdmitRequest struct {
 
 func (x *AdmitRequest) Reset() {
 	*x = AdmitRequest{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[5]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -574,7 +644,7 @@ func (x *AdmitRequest) String() string {
 func (*AdmitRequest) ProtoMessage() {}
 
 func (x *AdmitRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[5]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -587,7 +657,7 @@ func (x *AdmitRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitRequest.ProtoReflect.Descriptor instead.
 func (*AdmitRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{5}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AdmitRequest) GetAttributes() *Attributes {
@@ -611,7 +681,7 @@ type AdmitResponse struct {
 
 func (x *AdmitResponse) Reset() {
 	*x = AdmitResponse{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[6]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -623,7 +693,7 @@ func (x *AdmitResponse) String() string {
 func (*AdmitResponse) ProtoMessage() {}
 
 func (x *AdmitResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[6]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -636,7 +706,7 @@ func (x *AdmitResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdmitResponse.ProtoReflect.Descriptor instead.
 func (*AdmitResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{6}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *AdmitResponse) GetOutcome() *Outcome {
@@ -664,7 +734,7 @@ type ValidateRequest struct {
 
 func (x *ValidateRequest) Reset() {
 	*x = ValidateRequest{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[7]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +746,7 @@ func (x *ValidateRequest) String() string {
 func (*ValidateRequest) ProtoMessage() {}
 
 func (x *ValidateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[7]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +759,7 @@ func (x *ValidateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateRequest.ProtoReflect.Descriptor instead.
 func (*ValidateRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{7}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ValidateRequest) GetAttributes() *Attributes {
@@ -710,7 +780,7 @@ type ValidateResponse struct {
 
 func (x *ValidateResponse) Reset() {
 	*x = ValidateResponse{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[8]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -722,7 +792,7 @@ func (x *ValidateResponse) String() string {
 func (*ValidateResponse) ProtoMessage() {}
 
 func (x *ValidateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[8]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -735,7 +805,7 @@ func (x *ValidateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValidateResponse.ProtoReflect.Descriptor instead.
 func (*ValidateResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{8}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ValidateResponse) GetOutcome() *Outcome {
@@ -761,13 +831,16 @@ type Outcome struct {
 	// is percent-encoded (RFC 3986, section 2.1) since one of them is not valid
 	// UTF-8.
 	PercentEncoded bool `protobuf:"varint,5,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
+	// How long the request waited for webhooks: for mutating ones the sum, for
+	// validating ones, which are asked at once, the longest. Unset if none was asked.
+	WebhookLatency *durationpb.Duration `protobuf:"bytes,6,opt,name=webhook_latency,json=webhookLatency,proto3" json:"webhook_latency,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Outcome) Reset() {
 	*x = Outcome{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[9]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -779,7 +852,7 @@ func (x *Outcome) String() string {
 func (*Outcome) ProtoMessage() {}
 
 func (x *Outcome) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[9]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -792,7 +865,7 @@ func (x *Outcome) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Outcome.ProtoReflect.Descriptor instead.
 func (*Outcome) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{9}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Outcome) GetAllowed() bool {
@@ -830,6 +903,13 @@ func (x *Outcome) GetPercentEncoded() bool {
 	return false
 }
 
+func (x *Outcome) GetWebhookLatency() *durationpb.Duration {
+	if x != nil {
+		return x.WebhookLatency
+	}
+	return nil
+}
+
 // Failure is why a request was rejected.
 type Failure struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -844,7 +924,7 @@ type Failure struct {
 
 func (x *Failure) Reset() {
 	*x = Failure{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[10]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -856,7 +936,7 @@ func (x *Failure) String() string {
 func (*Failure) ProtoMessage() {}
 
 func (x *Failure) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[10]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -869,7 +949,7 @@ func (x *Failure) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Failure.ProtoReflect.Descriptor instead.
 func (*Failure) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{10}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Failure) GetMessage() string {
@@ -907,7 +987,7 @@ type Status struct {
 
 func (x *Status) Reset() {
 	*x = Status{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[11]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +999,7 @@ func (x *Status) String() string {
 func (*Status) ProtoMessage() {}
 
 func (x *Status) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[11]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1012,7 @@ func (x *Status) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Status.ProtoReflect.Descriptor instead.
 func (*Status) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{11}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Status) GetStatus() string {
@@ -988,13 +1068,15 @@ type StatusMetadata struct {
 	Continue string `protobuf:"bytes,3,opt,name=continue,proto3" json:"continue,omitempty"`
 	// The number of items left, if known.
 	RemainingItemCount *int64 `protobuf:"varint,4,opt,name=remaining_item_count,json=remainingItemCount,proto3,oneof" json:"remaining_item_count,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// The shard of the list. May be unset.
+	ShardInfo     *ShardInfo `protobuf:"bytes,5,opt,name=shard_info,json=shardInfo,proto3" json:"shard_info,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *StatusMetadata) Reset() {
 	*x = StatusMetadata{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[12]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1006,7 +1088,7 @@ func (x *StatusMetadata) String() string {
 func (*StatusMetadata) ProtoMessage() {}
 
 func (x *StatusMetadata) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[12]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1019,7 +1101,7 @@ func (x *StatusMetadata) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusMetadata.ProtoReflect.Descriptor instead.
 func (*StatusMetadata) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{12}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StatusMetadata) GetSelfLink() string {
@@ -1050,6 +1132,59 @@ func (x *StatusMetadata) GetRemainingItemCount() int64 {
 	return 0
 }
 
+func (x *StatusMetadata) GetShardInfo() *ShardInfo {
+	if x != nil {
+		return x.ShardInfo
+	}
+	return nil
+}
+
+// ShardInfo is the shard that a list was narrowed down to.
+type ShardInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The selector of the shard.
+	Selector      string `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ShardInfo) Reset() {
+	*x = ShardInfo{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ShardInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ShardInfo) ProtoMessage() {}
+
+func (x *ShardInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ShardInfo.ProtoReflect.Descriptor instead.
+func (*ShardInfo) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ShardInfo) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
 // StatusDetails says more about a failure.
 type StatusDetails struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1071,7 +1206,7 @@ type StatusDetails struct {
 
 func (x *StatusDetails) Reset() {
 	*x = StatusDetails{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[13]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1083,7 +1218,7 @@ func (x *StatusDetails) String() string {
 func (*StatusDetails) ProtoMessage() {}
 
 func (x *StatusDetails) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[13]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1096,7 +1231,7 @@ func (x *StatusDetails) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusDetails.ProtoReflect.Descriptor instead.
 func (*StatusDetails) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{13}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *StatusDetails) GetName() string {
@@ -1156,7 +1291,7 @@ type StatusCause struct {
 
 func (x *StatusCause) Reset() {
 	*x = StatusCause{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[14]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1168,7 +1303,7 @@ func (x *StatusCause) String() string {
 func (*StatusCause) ProtoMessage() {}
 
 func (x *StatusCause) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[14]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1181,7 +1316,7 @@ func (x *StatusCause) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusCause.ProtoReflect.Descriptor instead.
 func (*StatusCause) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{14}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *StatusCause) GetType() string {
@@ -1218,7 +1353,7 @@ type Warning struct {
 
 func (x *Warning) Reset() {
 	*x = Warning{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[15]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1230,7 +1365,7 @@ func (x *Warning) String() string {
 func (*Warning) ProtoMessage() {}
 
 func (x *Warning) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[15]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1243,7 +1378,7 @@ func (x *Warning) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Warning.ProtoReflect.Descriptor instead.
 func (*Warning) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{15}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Warning) GetAgent() string {
@@ -1276,7 +1411,7 @@ type AuditAnnotation struct {
 
 func (x *AuditAnnotation) Reset() {
 	*x = AuditAnnotation{}
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[16]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1423,7 @@ func (x *AuditAnnotation) String() string {
 func (*AuditAnnotation) ProtoMessage() {}
 
 func (x *AuditAnnotation) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_admission_v1_admission_proto_msgTypes[16]
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1436,7 @@ func (x *AuditAnnotation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditAnnotation.ProtoReflect.Descriptor instead.
 func (*AuditAnnotation) Descriptor() ([]byte, []int) {
-	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{16}
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AuditAnnotation) GetKey() string {
@@ -1329,7 +1464,7 @@ var File_trigate_admission_v1_admission_proto protoreflect.FileDescriptor
 
 const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\n" +
-	"$trigate/admission/v1/admission.proto\x12\x14trigate.admission.v1\x1a%trigate/authn/v1/authentication.proto\"V\n" +
+	"$trigate/admission/v1/admission.proto\x12\x14trigate.admission.v1\x1a\x1egoogle/protobuf/duration.proto\x1a%trigate/authn/v1/authentication.proto\"V\n" +
 	"\x10GroupVersionKind\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -1337,11 +1472,15 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\x14GroupVersionResource\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1a\n" +
-	"\bresource\x18\x03 \x01(\tR\bresource\"\x94\x01\n" +
+	"\bresource\x18\x03 \x01(\tR\bresource\"\xdf\x01\n" +
 	"\x06Object\x12:\n" +
 	"\x04kind\x18\x01 \x01(\v2&.trigate.admission.v1.GroupVersionKindR\x04kind\x12:\n" +
 	"\bencoding\x18\x02 \x01(\x0e2\x1e.trigate.admission.v1.EncodingR\bencoding\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"\x98\x01\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12I\n" +
+	"\x0etime_fractions\x18\x04 \x03(\v2\".trigate.admission.v1.TimeFractionR\rtimeFractions\":\n" +
+	"\fTimeFraction\x12\x14\n" +
+	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
+	"\x05nanos\x18\x02 \x01(\x05R\x05nanos\"\x98\x01\n" +
 	"\x12EquivalentResource\x12F\n" +
 	"\bresource\x18\x01 \x01(\v2*.trigate.admission.v1.GroupVersionResourceR\bresource\x12:\n" +
 	"\x04kind\x18\x02 \x01(\v2&.trigate.admission.v1.GroupVersionKindR\x04kind\"\x8c\x05\n" +
@@ -1374,13 +1513,14 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"attributes\x18\x01 \x01(\v2 .trigate.admission.v1.AttributesR\n" +
 	"attributes\"K\n" +
 	"\x10ValidateResponse\x127\n" +
-	"\aoutcome\x18\x01 \x01(\v2\x1d.trigate.admission.v1.OutcomeR\aoutcome\"\x94\x02\n" +
+	"\aoutcome\x18\x01 \x01(\v2\x1d.trigate.admission.v1.OutcomeR\aoutcome\"\xd8\x02\n" +
 	"\aOutcome\x12\x18\n" +
 	"\aallowed\x18\x01 \x01(\bR\aallowed\x127\n" +
 	"\afailure\x18\x02 \x01(\v2\x1d.trigate.admission.v1.FailureR\afailure\x129\n" +
 	"\bwarnings\x18\x03 \x03(\v2\x1d.trigate.admission.v1.WarningR\bwarnings\x12R\n" +
 	"\x11audit_annotations\x18\x04 \x03(\v2%.trigate.admission.v1.AuditAnnotationR\x10auditAnnotations\x12'\n" +
-	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncoded\"Y\n" +
+	"\x0fpercent_encoded\x18\x05 \x01(\bR\x0epercentEncoded\x12B\n" +
+	"\x0fwebhook_latency\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\x0ewebhookLatency\"Y\n" +
 	"\aFailure\x12\x18\n" +
 	"\amessage\x18\x01 \x01(\tR\amessage\x124\n" +
 	"\x06status\x18\x02 \x01(\v2\x1c.trigate.admission.v1.StatusR\x06status\"\xe7\x01\n" +
@@ -1390,13 +1530,17 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12=\n" +
 	"\adetails\x18\x04 \x01(\v2#.trigate.admission.v1.StatusDetailsR\adetails\x12\x12\n" +
 	"\x04code\x18\x05 \x01(\x05R\x04code\x12@\n" +
-	"\bmetadata\x18\x06 \x01(\v2$.trigate.admission.v1.StatusMetadataR\bmetadata\"\xc4\x01\n" +
+	"\bmetadata\x18\x06 \x01(\v2$.trigate.admission.v1.StatusMetadataR\bmetadata\"\x84\x02\n" +
 	"\x0eStatusMetadata\x12\x1b\n" +
 	"\tself_link\x18\x01 \x01(\tR\bselfLink\x12)\n" +
 	"\x10resource_version\x18\x02 \x01(\tR\x0fresourceVersion\x12\x1a\n" +
 	"\bcontinue\x18\x03 \x01(\tR\bcontinue\x125\n" +
-	"\x14remaining_item_count\x18\x04 \x01(\x03H\x00R\x12remainingItemCount\x88\x01\x01B\x17\n" +
-	"\x15_remaining_item_count\"\xca\x01\n" +
+	"\x14remaining_item_count\x18\x04 \x01(\x03H\x00R\x12remainingItemCount\x88\x01\x01\x12>\n" +
+	"\n" +
+	"shard_info\x18\x05 \x01(\v2\x1f.trigate.admission.v1.ShardInfoR\tshardInfoB\x17\n" +
+	"\x15_remaining_item_count\"'\n" +
+	"\tShardInfo\x12\x1a\n" +
+	"\bselector\x18\x01 \x01(\tR\bselector\"\xca\x01\n" +
 	"\rStatusDetails\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\x12\x12\n" +
@@ -1443,63 +1587,69 @@ func file_trigate_admission_v1_admission_proto_rawDescGZIP() []byte {
 }
 
 var file_trigate_admission_v1_admission_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trigate_admission_v1_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_trigate_admission_v1_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_trigate_admission_v1_admission_proto_goTypes = []any{
 	(Operation)(0),               // 0: trigate.admission.v1.Operation
 	(Encoding)(0),                // 1: trigate.admission.v1.Encoding
 	(*GroupVersionKind)(nil),     // 2: trigate.admission.v1.GroupVersionKind
 	(*GroupVersionResource)(nil), // 3: trigate.admission.v1.GroupVersionResource
 	(*Object)(nil),               // 4: trigate.admission.v1.Object
-	(*EquivalentResource)(nil),   // 5: trigate.admission.v1.EquivalentResource
-	(*Attributes)(nil),           // 6: trigate.admission.v1.Attributes
-	(*AdmitRequest)(nil),         // 7: trigate.admission.v1.AdmitRequest
-	(*AdmitResponse)(nil),        // 8: trigate.admission.v1.AdmitResponse
-	(*ValidateRequest)(nil),      // 9: trigate.admission.v1.ValidateRequest
-	(*ValidateResponse)(nil),     // 10: trigate.admission.v1.ValidateResponse
-	(*Outcome)(nil),              // 11: trigate.admission.v1.Outcome
-	(*Failure)(nil),              // 12: trigate.admission.v1.Failure
-	(*Status)(nil),               // 13: trigate.admission.v1.Status
-	(*StatusMetadata)(nil),       // 14: trigate.admission.v1.StatusMetadata
-	(*StatusDetails)(nil),        // 15: trigate.admission.v1.StatusDetails
-	(*StatusCause)(nil),          // 16: trigate.admission.v1.StatusCause
-	(*Warning)(nil),              // 17: trigate.admission.v1.Warning
-	(*AuditAnnotation)(nil),      // 18: trigate.admission.v1.AuditAnnotation
-	(*v1.UserInfo)(nil),          // 19: trigate.authn.v1.UserInfo
+	(*TimeFraction)(nil),         // 5: trigate.admission.v1.TimeFraction
+	(*EquivalentResource)(nil),   // 6: trigate.admission.v1.EquivalentResource
+	(*Attributes)(nil),           // 7: trigate.admission.v1.Attributes
+	(*AdmitRequest)(nil),         // 8: trigate.admission.v1.AdmitRequest
+	(*AdmitResponse)(nil),        // 9: trigate.admission.v1.AdmitResponse
+	(*ValidateRequest)(nil),      // 10: trigate.admission.v1.ValidateRequest
+	(*ValidateResponse)(nil),     // 11: trigate.admission.v1.ValidateResponse
+	(*Outcome)(nil),              // 12: trigate.admission.v1.Outcome
+	(*Failure)(nil),              // 13: trigate.admission.v1.Failure
+	(*Status)(nil),               // 14: trigate.admission.v1.Status
+	(*StatusMetadata)(nil),       // 15: trigate.admission.v1.StatusMetadata
+	(*ShardInfo)(nil),            // 16: trigate.admission.v1.ShardInfo
+	(*StatusDetails)(nil),        // 17: trigate.admission.v1.StatusDetails
+	(*StatusCause)(nil),          // 18: trigate.admission.v1.StatusCause
+	(*Warning)(nil),              // 19: trigate.admission.v1.Warning
+	(*AuditAnnotation)(nil),      // 20: trigate.admission.v1.AuditAnnotation
+	(*v1.UserInfo)(nil),          // 21: trigate.authn.v1.UserInfo
+	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
 }
 var file_trigate_admission_v1_admission_proto_depIdxs = []int32{
 	2,  // 0: trigate.admission.v1.Object.kind:type_name -> trigate.admission.v1.GroupVersionKind
 	1,  // 1: trigate.admission.v1.Object.encoding:type_name -> trigate.admission.v1.Encoding
-	3,  // 2: trigate.admission.v1.EquivalentResource.resource:type_name -> trigate.admission.v1.GroupVersionResource
-	2,  // 3: trigate.admission.v1.EquivalentResource.kind:type_name -> trigate.admission.v1.GroupVersionKind
-	0,  // 4: trigate.admission.v1.Attributes.operation:type_name -> trigate.admission.v1.Operation
-	2,  // 5: trigate.admission.v1.Attributes.kind:type_name -> trigate.admission.v1.GroupVersionKind
-	3,  // 6: trigate.admission.v1.Attributes.resource:type_name -> trigate.admission.v1.GroupVersionResource
-	19, // 7: trigate.admission.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
-	4,  // 8: trigate.admission.v1.Attributes.object:type_name -> trigate.admission.v1.Object
-	4,  // 9: trigate.admission.v1.Attributes.old_object:type_name -> trigate.admission.v1.Object
-	4,  // 10: trigate.admission.v1.Attributes.options:type_name -> trigate.admission.v1.Object
-	5,  // 11: trigate.admission.v1.Attributes.equivalents:type_name -> trigate.admission.v1.EquivalentResource
-	6,  // 12: trigate.admission.v1.AdmitRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	11, // 13: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	4,  // 14: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
-	6,  // 15: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	11, // 16: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	12, // 17: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
-	17, // 18: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
-	18, // 19: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
-	13, // 20: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
-	15, // 21: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
-	14, // 22: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
-	16, // 23: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
-	7,  // 24: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
-	9,  // 25: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
-	8,  // 26: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
-	10, // 27: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
-	26, // [26:28] is the sub-list for method output_type
-	24, // [24:26] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	5,  // 2: trigate.admission.v1.Object.time_fractions:type_name -> trigate.admission.v1.TimeFraction
+	3,  // 3: trigate.admission.v1.EquivalentResource.resource:type_name -> trigate.admission.v1.GroupVersionResource
+	2,  // 4: trigate.admission.v1.EquivalentResource.kind:type_name -> trigate.admission.v1.GroupVersionKind
+	0,  // 5: trigate.admission.v1.Attributes.operation:type_name -> trigate.admission.v1.Operation
+	2,  // 6: trigate.admission.v1.Attributes.kind:type_name -> trigate.admission.v1.GroupVersionKind
+	3,  // 7: trigate.admission.v1.Attributes.resource:type_name -> trigate.admission.v1.GroupVersionResource
+	21, // 8: trigate.admission.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
+	4,  // 9: trigate.admission.v1.Attributes.object:type_name -> trigate.admission.v1.Object
+	4,  // 10: trigate.admission.v1.Attributes.old_object:type_name -> trigate.admission.v1.Object
+	4,  // 11: trigate.admission.v1.Attributes.options:type_name -> trigate.admission.v1.Object
+	6,  // 12: trigate.admission.v1.Attributes.equivalents:type_name -> trigate.admission.v1.EquivalentResource
+	7,  // 13: trigate.admission.v1.AdmitRequest.attributes:type_name -> trigate.admission.v1.Attributes
+	12, // 14: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	4,  // 15: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
+	7,  // 16: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
+	12, // 17: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	13, // 18: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
+	19, // 19: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
+	20, // 20: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
+	22, // 21: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
+	14, // 22: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
+	17, // 23: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
+	15, // 24: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
+	16, // 25: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
+	18, // 26: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
+	8,  // 27: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
+	10, // 28: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
+	9,  // 29: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
+	11, // 30: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
+	29, // [29:31] is the sub-list for method output_type
+	27, // [27:29] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_trigate_admission_v1_admission_proto_init() }
@@ -1507,14 +1657,14 @@ func file_trigate_admission_v1_admission_proto_init() {
 	if File_trigate_admission_v1_admission_proto != nil {
 		return
 	}
-	file_trigate_admission_v1_admission_proto_msgTypes[12].OneofWrappers = []any{}
+	file_trigate_admission_v1_admission_proto_msgTypes[13].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trigate_admission_v1_admission_proto_rawDesc), len(file_trigate_admission_v1_admission_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   17,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
