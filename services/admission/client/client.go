@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/klog/v2"
 
@@ -73,7 +74,7 @@ func (c *Client) Admit(ctx context.Context, a admission.Attributes, o admission.
 	if err != nil {
 		return undecided(ctx, err)
 	}
-	if err := c.conclude(ctx, a, response.GetOutcome()); err != nil {
+	if err := c.conclude(ctx, a, response.GetOutcome(), mutatingWebhooks); err != nil {
 		return err
 	}
 	if response.GetObject() == nil {
@@ -96,7 +97,7 @@ func (c *Client) Validate(ctx context.Context, a admission.Attributes, o admissi
 	if err != nil {
 		return undecided(ctx, err)
 	}
-	return c.conclude(ctx, a, response.GetOutcome())
+	return c.conclude(ctx, a, response.GetOutcome(), validatingWebhooks)
 }
 
 // encode is done before anything else, so that what the plugins see is what
@@ -115,8 +116,8 @@ func (c *Client) encode(a admission.Attributes, o admission.ObjectInterfaces) (*
 }
 
 // conclude does with an outcome what the plugins would have done here: it
-// warns, annotates, and returns the rejection.
-func (c *Client) conclude(ctx context.Context, a admission.Attributes, m *admissionv1.Outcome) error {
+// warns, annotates, says how long webhooks took, and returns the rejection.
+func (c *Client) conclude(ctx context.Context, a admission.Attributes, m *admissionv1.Outcome, webhooks func(*request.LatencyTrackers) request.DurationTracker) error {
 	outcome, err := convert.DecodeOutcome(m)
 	if err != nil {
 		return undecided(ctx, fmt.Errorf("reading the outcome of admission: %w", err))
@@ -130,7 +131,18 @@ func (c *Client) conclude(ctx context.Context, a admission.Attributes, m *admiss
 			klog.FromContext(ctx).Info("Dropped an audit annotation of admission", "key", annotation.Key, "reason", err.Error())
 		}
 	}
+	if trackers, ok := request.LatencyTrackersFrom(ctx); ok {
+		webhooks(trackers).TrackDuration(outcome.WebhookLatency)
+	}
 	return outcome.Err
+}
+
+func mutatingWebhooks(t *request.LatencyTrackers) request.DurationTracker {
+	return t.MutatingWebhookTracker
+}
+
+func validatingWebhooks(t *request.LatencyTrackers) request.DurationTracker {
+	return t.ValidatingWebhookTracker
 }
 
 // replace gives the handler's object the content that the plugins left.

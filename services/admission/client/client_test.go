@@ -29,6 +29,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/endpoints/handlers/responsewriters"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 	"k8s.io/kube-aggregator/pkg/apis/apiregistration"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
@@ -185,6 +186,38 @@ func TestPluginsSeeTheRequest(t *testing.T) {
 	u := got.a.GetUserInfo()
 	if u.GetName() != "somebody" || u.GetUID() != "1" || !slices.Equal(u.GetGroups(), []string{"g"}) || !slices.Equal(u.GetExtra()["k"], []string{"v", "w"}) {
 		t.Errorf("the plugin saw the user %#v", u)
+	}
+}
+
+// TestWebhooksLatencyIsTheRequests has the time that the plugins' webhooks took
+// be counted where the API server's own would have counted it.
+func TestWebhooksLatencyIsTheRequests(t *testing.T) {
+	_, c := start(t, server.Config{Plugins: judge(func(ctx context.Context, phase string, _ admission.Attributes, _ admission.ObjectInterfaces) error {
+		trackers, ok := request.LatencyTrackersFrom(ctx)
+		switch {
+		case !ok:
+			return errors.New("nothing keeps track")
+		case phase == "admit":
+			trackers.MutatingWebhookTracker.TrackDuration(time.Second)
+			trackers.MutatingWebhookTracker.TrackDuration(time.Second)
+		default:
+			trackers.ValidatingWebhookTracker.TrackDuration(3 * time.Second)
+			trackers.ValidatingWebhookTracker.TrackDuration(time.Second)
+		}
+		return nil
+	})})
+	ctx := request.WithLatencyTrackers(t.Context())
+	for range 2 {
+		if err := c.Admit(ctx, create(&core.ConfigMap{}, configMapKind, configMaps), nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Validate(ctx, create(&core.ConfigMap{}, configMapKind, configMaps), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := map[string]string{"apiserver.latency.k8s.io/mutating-webhook": "4s", "apiserver.latency.k8s.io/validating-webhook": "3s"}
+	if diff := cmp.Diff(want, request.AuditAnnotationsFromLatencyTrackers(ctx)); diff != "" {
+		t.Errorf("the annotations (-want +got):\n%s", diff)
 	}
 }
 

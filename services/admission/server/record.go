@@ -5,12 +5,14 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	auditinternal "k8s.io/apiserver/pkg/apis/audit"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
 	"github.com/trigate/trigate/services/admission/internal/convert"
@@ -65,6 +67,16 @@ func directAnnotations(ctx context.Context) []convert.Annotation {
 		direct = append(direct, convert.Annotation{Key: key, Value: annotations[key], Level: auditinternal.LevelMetadata})
 	}
 	return direct
+}
+
+// webhookLatency returns how long webhooks have kept the request waiting. A call
+// asks either mutating or validating ones.
+func webhookLatency(ctx context.Context) time.Duration {
+	trackers, ok := request.LatencyTrackersFrom(ctx)
+	if !ok {
+		return 0
+	}
+	return trackers.MutatingWebhookTracker.GetLatency() + trackers.ValidatingWebhookTracker.GetLatency()
 }
 
 // warningRecorder remembers warnings in order. The gateway's own recorder

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/audit"
+	"k8s.io/apiserver/pkg/endpoints/request"
 	"k8s.io/apiserver/pkg/warning"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
@@ -149,24 +150,25 @@ type call struct {
 }
 
 func (s *Server) newCall(ctx context.Context, m *admissionv1.Attributes) (*call, error) {
-	request, err := s.codec.DecodeAttributes("attributes", m)
+	decoded, err := s.codec.DecodeAttributes("attributes", m)
 	if err != nil {
 		return nil, err
 	}
 	if !s.cfg.Synced() {
 		return nil, rpcerr.NotSynced(Name, "its informers have not read everything yet")
 	}
-	c := &call{request: request, warnings: &warningRecorder{}}
-	if request.BuiltIn != nil {
-		c.objects = &schemeObjects{scheme: request.BuiltIn, equivalents: request.Equivalents}
+	c := &call{request: decoded, warnings: &warningRecorder{}}
+	if decoded.BuiltIn != nil {
+		c.objects = &schemeObjects{scheme: decoded.BuiltIn, equivalents: decoded.Equivalents}
 	} else {
-		c.custom = s.cfg.Definitions.For(ctx, request.GetResource(), request.Equivalents)
+		c.custom = s.cfg.Definitions.For(ctx, decoded.GetResource(), decoded.Equivalents)
 		c.objects = c.custom
 	}
 	// Some plugins annotate the audit event directly, and not the attributes.
-	ctx = warning.WithWarningRecorder(audit.WithAuditContext(ctx), c.warnings)
-	c.attributes = &recordingAttributes{Attributes: request.Attributes}
-	c.ctx, c.attributes.user, c.questions = s.cfg.Questions.Begin(ctx, request.GetUserInfo())
+	ctx = request.WithLatencyTrackers(audit.WithAuditContext(ctx))
+	ctx = warning.WithWarningRecorder(ctx, c.warnings)
+	c.attributes = &recordingAttributes{Attributes: decoded.Attributes}
+	c.ctx, c.attributes.user, c.questions = s.cfg.Questions.Begin(ctx, decoded.GetUserInfo())
 	return c, nil
 }
 
@@ -176,6 +178,7 @@ func (c *call) end() (*admissionv1.Outcome, error) {
 		return nil, err
 	}
 	c.outcome.Warnings = c.warnings.recorded()
+	c.outcome.WebhookLatency = webhookLatency(c.ctx)
 	c.outcome.Annotations = append(directAnnotations(c.ctx), c.attributes.recorded()...)
 	return convert.EncodeOutcome(c.outcome), nil
 }

@@ -2,8 +2,10 @@ package convert
 
 import (
 	"errors"
+	"time"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +39,8 @@ type Outcome struct {
 	Warnings []Warning
 	// Annotations are in the order in which they were added.
 	Annotations []Annotation
+	// WebhookLatency is how long the request waited for webhooks.
+	WebhookLatency time.Duration
 }
 
 // EncodeOutcome returns the message for an outcome.
@@ -52,6 +56,9 @@ func EncodeOutcome(o Outcome) *admissionv1.Outcome {
 		m.AuditAnnotations = append(m.AuditAnnotations, &admissionv1.AuditAnnotation{
 			Key: annotation.Key, Value: annotation.Value, Level: string(annotation.Level),
 		})
+	}
+	if o.WebhookLatency != 0 {
+		m.WebhookLatency = durationpb.New(o.WebhookLatency)
 	}
 	needed := false
 	eachOutcomeString(m, func(s *string) { needed = needed || identity.NeedsEncoding(*s) })
@@ -83,7 +90,7 @@ func DecodeOutcome(m *admissionv1.Outcome) (Outcome, error) {
 			return Outcome{}, err
 		}
 	}
-	var o Outcome
+	o := Outcome{WebhookLatency: m.GetWebhookLatency().AsDuration()}
 	switch {
 	case m.GetAllowed():
 	case m.GetFailure() == nil:
@@ -134,6 +141,9 @@ func encodeStatus(s metav1.Status) *admissionv1.Status {
 			Continue:           s.Continue,
 			RemainingItemCount: s.RemainingItemCount,
 		}
+		if s.ShardInfo != nil {
+			m.Metadata.ShardInfo = &admissionv1.ShardInfo{Selector: s.ShardInfo.Selector}
+		}
 	}
 	if d := s.Details; d != nil {
 		m.Details = &admissionv1.StatusDetails{
@@ -159,6 +169,9 @@ func decodeStatus(m *admissionv1.Status) metav1.Status {
 			RemainingItemCount: meta.RemainingItemCount,
 		}
 		s.SetSelfLink(meta.GetSelfLink())
+		if shard := meta.GetShardInfo(); shard != nil {
+			s.ShardInfo = &metav1.ShardInfo{Selector: shard.GetSelector()}
+		}
 	}
 	if d := m.GetDetails(); d != nil {
 		s.Details = &metav1.StatusDetails{
@@ -201,6 +214,9 @@ func eachStatusString(m *admissionv1.Status, visit func(s *string)) {
 		visit(&meta.SelfLink)
 		visit(&meta.ResourceVersion)
 		visit(&meta.Continue)
+		if shard := meta.GetShardInfo(); shard != nil {
+			visit(&shard.Selector)
+		}
 	}
 	if d := m.GetDetails(); d != nil {
 		visit(&d.Name)

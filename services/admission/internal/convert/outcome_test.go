@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
@@ -42,7 +43,7 @@ func TestRejectionsRoundTrip(t *testing.T) {
 		"a wrapped status":  fmt.Errorf("wrapped: %w", forbidden),
 		"an aggregate":      utilerrors.NewAggregate([]error{forbidden, errors.New("more")}),
 		"a webhook's own status": &apierrors.StatusError{ErrStatus: metav1.Status{
-			ListMeta: metav1.ListMeta{ResourceVersion: "1", Continue: "c", RemainingItemCount: &remaining},
+			ListMeta: metav1.ListMeta{ResourceVersion: "1", Continue: "c", RemainingItemCount: &remaining, ShardInfo: &metav1.ShardInfo{Selector: "s \xff"}},
 			Status:   "Odd", Message: "no \xff UTF-8 100%", Reason: "My Reason", Code: http.StatusTeapot,
 			Details: &metav1.StatusDetails{Name: "n", Group: "g", Kind: "k", UID: "u", RetryAfterSeconds: 2},
 		}},
@@ -73,7 +74,8 @@ func (otherText) Error() string { return "something else" }
 
 func TestOutcomesRoundTrip(t *testing.T) {
 	for name, want := range map[string]convert.Outcome{
-		"nothing said": {},
+		"nothing said":       {},
+		"webhooks took long": {WebhookLatency: time.Minute + time.Nanosecond},
 		"warnings and annotations": {
 			Warnings: []convert.Warning{{Text: "b"}, {Text: "a"}, {Agent: "me", Text: "b"}, {Text: "nicht ASCII: ä"}},
 			Annotations: []convert.Annotation{
