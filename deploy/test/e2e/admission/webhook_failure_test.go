@@ -96,18 +96,30 @@ func TestWebhooksHaveTheTimeTheyWereGiven(t *testing.T) {
 		c.RegisterValidating(t, "trigate-test-slow", validate)
 
 		failed := admin.Send(t, "POST", core(ns, "configmaps"), caseMap("slow-fail")).Want(t, 500)
+		wantLatency(t, failed, "apiserver.latency.k8s.io/mutating-webhook", time.Second)
 		if want := "context deadline exceeded"; !strings.Contains(failed.String(t, "message"), want) {
 			t.Errorf("got message %q, want it to say %q", failed.String(t, "message"), want)
 		}
 		admin.Send(t, "POST", core(ns, "configmaps"), caseMap("slow-ignore")).Want(t, 201).
 			WantAnnotation(t, "failed-open.mutation.webhook.admission.k8s.io/round_0_index_1", "slow-ignore.trigate.test")
-		admin.Send(t, "POST", core(ns, "configmaps"), caseMap("slow-validate")).Want(t, 500)
+		failed = admin.Send(t, "POST", core(ns, "configmaps"), caseMap("slow-validate")).Want(t, 500)
+		wantLatency(t, failed, "apiserver.latency.k8s.io/validating-webhook", 2*time.Second)
 		for _, want := range []time.Duration{time.Second, time.Second, 2 * time.Second} {
 			if took := <-asked; took < want/2 || took > want+5*time.Second {
 				t.Errorf("a webhook was given %v, want %v", took, want)
 			}
 		}
 	})
+}
+
+// wantLatency wants an audit annotation to say that a request waited, for as long as
+// a webhook was given.
+func wantLatency(t *testing.T, answer *framework.Answer, key string, want time.Duration) {
+	t.Helper()
+	got, err := time.ParseDuration(answer.Audit.Annotations[key])
+	if err != nil || got < want/2 || got > want+5*time.Second {
+		t.Errorf("the annotation %s says %v (%v), want %v", key, got, err, want)
+	}
 }
 
 func TestRequestsEndInTimeWhateverWebhooksDo(t *testing.T) {

@@ -162,6 +162,39 @@ func TestWebhooksAreAskedAgainAfterChanges(t *testing.T) {
 	})
 }
 
+// A patch that changes nothing counts as a change of an object that was just given
+// the time of its managed fields, which JSON cuts to seconds.
+func TestPatchesThatChangeNothingCountAsTheyDo(t *testing.T) {
+	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
+		admin := s.Admin(t)
+		ns := s.Namespace(t)
+		again, idle := framework.StartRecorder(t), framework.StartRecorder(t)
+		idle.Decide(func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+			return framework.JSONPatch(`[{"op":"replace","path":"/data/a","value":"b"}]`)
+		})
+		both := framework.Rule("create,update", "", "v1", "configmaps")
+		hooks := []admissionregistrationv1.MutatingWebhook{again.Mutating("again", ns, both), idle.Mutating("idle", ns, both)}
+		hooks[0].ReinvocationPolicy = ptr.To(admissionregistrationv1.IfNeededReinvocationPolicy)
+		c.RegisterMutating(t, "trigate-test-idle", hooks...)
+		asked := func() {
+			t.Helper()
+			s.Say("reviews of the first webhook", len(again.Take()))
+			s.Say("reviews of the idle webhook", len(idle.Take()))
+		}
+		created := admin.Send(t, "POST", core(ns, "configmaps"), configMap).Want(t, 201).
+			WantAnnotation(t, "mutation.webhook.admission.k8s.io/round_0_index_1", `{"configuration":"trigate-test-idle","webhook":"idle.trigate.test","mutated":true}`)
+		asked()
+		// The fields' times stay if nothing changes.
+		admin.Send(t, "PUT", core(ns, "configmaps/c1"), configMap).Want(t, 200)
+		asked()
+		admin.Send(t, "PATCH", core(ns, "configmaps/c1"), `{"data":{"more":"x"}}`, framework.MergePatch).Want(t, 200)
+		asked()
+		if created.String(t, "data", "a") != "b" {
+			t.Errorf("got data %v", created.Field(t, "data"))
+		}
+	})
+}
+
 func TestPluginsSeeWhatWebhooksAdd(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
