@@ -23,11 +23,11 @@ import (
 var (
 	namespaces      = []string{"a", "b", "kube-system", "c"}
 	users           = []string{"", "jane", "paul", "eve", "system:node:n", "system:serviceaccount:a:x", "system:serviceaccount:b:y", "j\xe9"}
-	groups          = []string{"dev", "ops", "qa", "", user.AllAuthenticated, serviceaccount.AllServiceAccountsGroup, "system:serviceaccounts:a"}
+	groups          = []string{"dev", "ops", "", user.AllAuthenticated, serviceaccount.AllServiceAccountsGroup, "system:serviceaccounts:a"}
 	serviceAccounts = []string{"x", "y", "default"}
 	names           = []string{"n1", "n2", "n3", "n4"}
-	verbs           = []string{"get", "list", "create", "delete", "impersonate"}
-	apiGroups       = []string{"", "apps", "example.com"}
+	verbs           = []string{"get", "list", "create", "impersonate"}
+	apiGroups       = []string{"", "apps"}
 	resources       = []string{"pods", "deployments", "secrets"}
 	subresources    = []string{"log", "scale", "status"}
 	paths           = []string{"/", "/metrics", "/healthz", "/healthz/etcd", "/logs/a"}
@@ -156,10 +156,10 @@ func Elsewhere(rng *rand.Rand, question authorizer.AttributesRecord, anyNamespac
 
 func pick(rng *rand.Rand, words []string) string { return words[rng.IntN(len(words))] }
 
-// some returns one word at least, and rarely more than two.
+// some returns one word at least, and seldom more than three.
 func some(rng *rand.Rand, words []string) []string {
 	picked := []string{pick(rng, words)}
-	for rng.IntN(3) == 0 {
+	for rng.IntN(2) == 0 {
 		picked = append(picked, pick(rng, words))
 	}
 	return picked
@@ -170,7 +170,7 @@ func randomUser(rng *rand.Rand) user.Info {
 	if rng.IntN(4) == 0 {
 		info.Name = serviceaccount.MakeUsername(pick(rng, namespaces), pick(rng, serviceAccounts))
 	}
-	for range rng.IntN(4) {
+	for range rng.IntN(5) {
 		info.Groups = append(info.Groups, pick(rng, groups)) // maybe one twice
 	}
 	return info
@@ -178,12 +178,12 @@ func randomUser(rng *rand.Rand) user.Info {
 
 func randomRules(rng *rand.Rand) []rbacv1.PolicyRule {
 	var rules []rbacv1.PolicyRule
-	for range rng.IntN(4) {
+	for range rng.IntN(6) {
 		rule := rbacv1.PolicyRule{Verbs: some(rng, ruleVerbs)}
 		kind := rng.IntN(8)
 		if kind > 0 {
 			rule.APIGroups, rule.Resources = some(rng, ruleGroups), some(rng, ruleResources)
-			if rng.IntN(3) == 0 {
+			if rng.IntN(2) == 0 {
 				rule.ResourceNames = some(rng, names)
 			}
 		}
@@ -262,7 +262,7 @@ func randomRoleBinding(rng *rand.Rand) *rbacv1.RoleBinding {
 // randomSubjects returns none at times, and one twice.
 func randomSubjects(rng *rand.Rand) []rbacv1.Subject {
 	var subjects []rbacv1.Subject
-	for range rng.IntN(5) {
+	for range rng.IntN(6) {
 		switch rng.IntN(7) {
 		case 0, 1:
 			subjects = append(subjects, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: pick(rng, users)})

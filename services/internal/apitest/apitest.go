@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -41,6 +42,7 @@ type Server struct {
 	stopped   bool
 	objects   map[schema.GroupVersionResource]map[string]object
 	log       []event
+	forgotten int           // how many events of the log are not to be had
 	changed   chan struct{} // closed at each change
 }
 
@@ -137,6 +139,23 @@ func (s *Server) Delete(t testing.TB, objects ...runtime.Object) {
 		resource, o := identify(t, each)
 		s.update(func() { s.append(event{resource, watch.Deleted, o}) })
 	}
+}
+
+// Bookmark tells the watches of an object's resource that nothing has happened
+// up to now, which takes a resource version.
+func (s *Server) Bookmark(t testing.TB, example runtime.Object) {
+	t.Helper()
+	resource, o := identify(t, example)
+	s.update(func() {
+		o.SetResourceVersion(strconv.Itoa(len(s.log) + 1))
+		s.log = append(s.log, event{resource, watch.Bookmark, o})
+	})
+}
+
+// Forget forgets all changes, as a compaction does: a watch from an earlier
+// resource version ends, and its client has to read everything again.
+func (s *Server) Forget() {
+	s.update(func() { s.forgotten = len(s.log) })
 }
 
 // identify returns an object's resource, and a copy of it with its type.
@@ -284,8 +303,12 @@ func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, resource sch
 		})
 	}
 	for {
-		events, changed, ok := s.since(revision)
-		if !ok {
+		events, changed, err := s.since(revision)
+		if err != nil {
+			send(watch.Error, err.Status())
+			return
+		}
+		if changed == nil {
 			return
 		}
 		for _, e := range events {
@@ -305,12 +328,16 @@ func (s *Server) serveWatch(w http.ResponseWriter, r *http.Request, resource sch
 	}
 }
 
-// since returns what changed after a revision, and false when watches end.
-func (s *Server) since(revision int) ([]event, <-chan struct{}, bool) {
+// since returns what changed after a revision and a channel that is closed at the
+// next change, or none when watches end, or an error if it has been forgotten.
+func (s *Server) since(revision int) ([]event, <-chan struct{}, *apierrors.StatusError) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.stopped || !s.available || revision > len(s.log) {
-		return nil, nil, false
+	switch {
+	case s.stopped || !s.available || revision > len(s.log):
+		return nil, nil, nil
+	case revision < s.forgotten:
+		return nil, nil, apierrors.NewResourceExpired(fmt.Sprintf("too old resource version: %d (%d)", revision, s.forgotten))
 	}
-	return slices.Clone(s.log[revision:]), s.changed, true
+	return slices.Clone(s.log[revision:]), s.changed, nil
 }

@@ -1,0 +1,9 @@
+package policy
+
+import (
+	"testing"
+
+	"github.com/trigate/trigate/services/internal/servetest"
+)
+
+func TestMain(m *testing.M) { servetest.Main(m) }
