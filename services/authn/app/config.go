@@ -17,6 +17,7 @@ import (
 
 	authnclient "github.com/trigate/trigate/services/authn/client"
 	"github.com/trigate/trigate/services/authn/internal/keys"
+	"github.com/trigate/trigate/services/authn/internal/revocations"
 	"github.com/trigate/trigate/services/authn/server"
 	authzclient "github.com/trigate/trigate/services/authz/client"
 	"github.com/trigate/trigate/services/internal/process"
@@ -42,6 +43,8 @@ type Config struct {
 	// authorizer decides which people may call the service itself. Nil: none but
 	// members of system:masters.
 	authorizer *authzclient.Client
+	// watches sees whether Kubernetes' watches are open.
+	watches *revocations.Watches
 }
 
 // CompletedConfig is a configuration that Complete has filled.
@@ -72,6 +75,8 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	c.watches = revocations.NewWatches(revocations.WatchedResources())
+	restConfig.Wrap(c.watches.Wrap)
 	if c.Kubernetes, err = kubernetes.NewForConfig(restConfig); err != nil {
 		return nil, fmt.Errorf("--%s: %w", flagKubeconfig, err)
 	}

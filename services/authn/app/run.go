@@ -6,9 +6,12 @@ import (
 	"fmt"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 	"github.com/trigate/trigate/services/authn/internal/chain"
+	"github.com/trigate/trigate/services/authn/internal/keys"
+	"github.com/trigate/trigate/services/authn/internal/revocations"
 	"github.com/trigate/trigate/services/authn/server"
 	"github.com/trigate/trigate/services/internal/process"
 	"github.com/trigate/trigate/services/internal/rpcerr"
@@ -45,10 +48,21 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		Factories: []process.InformerFactory{factory},
 	})
 	tokens := syncedTokens{synced: informers.Synced, next: authenticators}
+	hub := revocations.NewHub(func() bool { return informers.Synced() && c.watches.Following() })
+	if err := hub.Watch(factory); err != nil {
+		return err
+	}
+	configuration, err := c.newConfiguration(hub, keys)
+	if err != nil {
+		return err
+	}
 
 	serveConfig := c.Serve
 	serveConfig.Tokens = tokens
 	serveConfig.Parts = []string{process.InformersPart}
+	if configuration.file != "" {
+		serveConfig.Parts = append(serveConfig.Parts, configurationPart)
+	}
 	grpcServer, err := serve.New(serveConfig)
 	if err != nil {
 		return err
@@ -56,12 +70,34 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 	authnv1.RegisterAuthenticationServiceServer(grpcServer, server.New(server.Config{
 		Tokens:           tokens,
 		Keys:             keys,
+		Revocations:      hub,
 		MaxTokenLifetime: c.MaxTokenLifetime,
 	}))
 	return grpcServer.Run(ctx,
 		serve.Task{Name: "service-account keys", Run: keys.Watch},
 		informers.Task(grpcServer.Health()),
+		configuration.task(grpcServer.Health()),
+		serve.Task{Name: "watches", Run: func(ctx context.Context) error {
+			c.watches.Run(ctx, c.Kubernetes.Discovery().RESTClient())
+			return nil
+		}},
 	)
+}
+
+// newConfiguration returns what tells the hub which authenticators are in force, and has
+// told it already.
+func (c CompletedConfig) newConfiguration(hub *revocations.Hub, keys *keys.Keys) (*configuration, error) {
+	flags, err := chain.FlagsDigest(c.Authentication)
+	if err != nil {
+		return nil, err
+	}
+	configuration := &configuration{
+		hub: hub, keys: keys, flags: flags,
+		file: c.Authentication.AuthenticationConfigFile, metrics: legacyregistry.DefaultGatherer,
+	}
+	keys.AddListener(configuration)
+	configuration.Enqueue()
+	return configuration, nil
 }
 
 // explain puts the flag before an error of building the authenticators.

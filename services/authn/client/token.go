@@ -31,28 +31,28 @@ func NewToken(conn grpc.ClientConnInterface) *Token {
 // errOtherAudiences is an answer that no authenticator gives.
 var errOtherAudiences = errors.New("the token is good for none of the audiences that were asked about")
 
+// Verdict is what the service says of a token: who its bearer is, what belongs into the
+// request's context, and how long all of it holds.
+type Verdict = convert.Verdict
+
+// Object is an object that an identity hangs on.
+type Object = convert.Object
+
 // AuthenticateToken implements authenticator.Token. The audiences are those of
 // ctx, or else the API's. Warnings and audit annotations that belong to a good
 // token go to where ctx collects them. An error is the reason of a refusal, or one
 // for which IsCouldNotDecide holds.
 func (t *Token) AuthenticateToken(ctx context.Context, token string) (*authenticator.Response, bool, error) {
-	audiences, limited := authenticator.AudiencesFrom(ctx)
-	if token == "" || len(token) > convert.MaxTokenBytes || limited && len(audiences) == 0 {
-		// No token is like the first two. The last is good for nobody, whereas no
-		// audiences in a message stand for the API's.
-		return nil, false, nil
-	}
-	answer, err := t.authn.AuthenticateToken(ctx, convert.ToTokenRequest(token, audiences))
+	verdict, err := t.Judge(ctx, token)
 	if err != nil {
-		return nil, false, rpcerr.FromStatus(err, hop)
+		return nil, false, err
 	}
-	verdict, err := convert.FromTokenResponse(answer)
-	if err == nil && verdict.Response != nil && limited && len(audiences.Intersect(verdict.Response.Audiences)) == 0 {
-		err = errOtherAudiences
-	}
-	if err != nil {
-		return nil, false, rpcerr.Internal(fmt.Errorf("reading the answer of %s: %w", hop, err))
-	}
+	return Apply(ctx, verdict)
+}
+
+// Apply returns what authenticator.Token does with a verdict, and adds its warnings and
+// audit annotations to where ctx collects them.
+func Apply(ctx context.Context, verdict Verdict) (*authenticator.Response, bool, error) {
 	if verdict.Refusal != "" {
 		return nil, false, errors.New(verdict.Refusal)
 	}
@@ -64,4 +64,27 @@ func (t *Token) AuthenticateToken(ctx context.Context, token string) (*authentic
 	}
 	audit.AddAuditAnnotationsMap(ctx, verdict.Annotations)
 	return verdict.Response, true, nil
+}
+
+// Judge asks the service about a token. The audiences are those of ctx, or else the
+// API's. For an error IsCouldNotDecide holds.
+func (t *Token) Judge(ctx context.Context, token string) (Verdict, error) {
+	audiences, limited := authenticator.AudiencesFrom(ctx)
+	if token == "" || len(token) > convert.MaxTokenBytes || limited && len(audiences) == 0 {
+		// No token is like the first two. The last is good for nobody, whereas no
+		// audiences in a message stand for the API's.
+		return Verdict{}, nil
+	}
+	answer, err := t.authn.AuthenticateToken(ctx, convert.ToTokenRequest(token, audiences))
+	if err != nil {
+		return Verdict{}, rpcerr.FromStatus(err, hop)
+	}
+	verdict, err := convert.FromTokenResponse(answer)
+	if err == nil && verdict.Response != nil && limited && len(audiences.Intersect(verdict.Response.Audiences)) == 0 {
+		err = errOtherAudiences
+	}
+	if err != nil {
+		return Verdict{}, rpcerr.Internal(fmt.Errorf("reading the answer of %s: %w", hop, err))
+	}
+	return verdict, nil
 }

@@ -19,7 +19,9 @@ import (
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
+	"github.com/trigate/trigate/services/authn/internal/chain"
 	"github.com/trigate/trigate/services/authn/internal/convert"
+	"github.com/trigate/trigate/services/authn/internal/revocations"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/serve"
 )
@@ -31,6 +33,7 @@ func Policy() serve.Policy {
 		authnv1.AuthenticationService_AuthenticateToken_FullMethodName: serve.Peers(serve.PeerAuthz, serve.PeerAdmission),
 		authnv1.AuthenticationService_IssueToken_FullMethodName:        serve.Peers(),
 		authnv1.AuthenticationService_ListPublicKeys_FullMethodName:    serve.Peers(serve.PeerAuthz, serve.PeerAdmission),
+		authnv1.AuthenticationService_WatchRevocations_FullMethodName:  serve.Peers(),
 	}
 }
 
@@ -53,6 +56,9 @@ type Config struct {
 	Tokens authenticator.Token
 	// Keys sign and verify service-account tokens.
 	Keys Keys
+	// Revocations tells of what ends identities. Nil: of nothing, and no verdict may be
+	// kept.
+	Revocations *revocations.Hub
 	// MaxTokenLifetime is how long a token may be valid that IssueToken signs. 0:
 	// as long as kube-apiserver's API allows.
 	MaxTokenLifetime time.Duration
@@ -93,6 +99,15 @@ func (s *Server) AuthenticateToken(ctx context.Context, request *authnv1.Authent
 	return convert.ToTokenResponse(verdict), nil
 }
 
+// standing says what a verdict that is about to be made will be worth: with which
+// configuration it is made, and whether it may be kept. It has to be called before.
+func (s *Server) standing() (string, bool) {
+	if s.cfg.Revocations == nil {
+		return "", false
+	}
+	return s.cfg.Revocations.Configuration(), s.cfg.Revocations.Following()
+}
+
 // judge asks the authenticators, and gathers what they leave in the context. What
 // they leave with a refusal is dropped, as kube-apiserver's token cache does.
 func (s *Server) judge(ctx context.Context, token string) (convert.Verdict, error) {
@@ -101,6 +116,8 @@ func (s *Server) judge(ctx context.Context, token string) (convert.Verdict, erro
 	// The caller's own token, if it showed one, may have left annotations.
 	callers := annotated.GetEventAnnotations()
 	warnings := &recorder{}
+	configuration, following := s.standing()
+	ctx, lifetime := chain.WithLifetime(ctx)
 	response, ok, err := s.cfg.Tokens.AuthenticateToken(warning.WithWarningRecorder(ctx, warnings), token)
 
 	var verdict convert.Verdict
@@ -121,6 +138,11 @@ func (s *Server) judge(ctx context.Context, token string) (convert.Verdict, erro
 			_, is := callers[key]
 			return is
 		})
+		verdict.Lifetime = *lifetime
+		verdict.Lifetime.Configuration = configuration
+		if !following {
+			verdict.Lifetime.KeepUntil = time.Time{}
+		}
 	}
 	return verdict, nil
 }

@@ -41,8 +41,9 @@ func newHealth(parts []string) *Health {
 	return h
 }
 
-// Set says whether a part is ready, and in a few words why not. A part that
-// was not announced in Config.Parts counts from its first Set on.
+// Set says whether a part is ready, and in a few words why not, or what is not as
+// it should be though the part is ready. A part that was not announced in
+// Config.Parts counts from its first Set on.
 func (h *Health) Set(name string, ready bool, detail string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -84,10 +85,13 @@ func (h *Health) report() (bool, string) {
 	defer h.mu.Unlock()
 	var lines []string
 	for name, p := range h.parts {
-		if p.ready {
-			lines = append(lines, fmt.Sprintf("[+]%s ok", name))
-		} else {
+		switch {
+		case !p.ready:
 			lines = append(lines, fmt.Sprintf("[-]%s failed: %s", name, p.detail))
+		case p.detail != "":
+			lines = append(lines, fmt.Sprintf("[+]%s ok, but %s", name, p.detail))
+		default:
+			lines = append(lines, fmt.Sprintf("[+]%s ok", name))
 		}
 	}
 	slices.Sort(lines)

@@ -81,7 +81,11 @@ func New(ctx context.Context, cfg Config) (authenticator.Token, error) {
 	if err := trim(cfg.Informers); err != nil {
 		return nil, err
 	}
-	return tokenOf(info.Authenticator)
+	lifetimes, err := newLifetimes(options, cfg.Informers)
+	if err != nil {
+		return nil, err
+	}
+	return tokenOf(info.Authenticator, lifetimes)
 }
 
 // withKeys returns options that verify with other keys than the flags name.
@@ -110,6 +114,7 @@ type tokenAuthenticator struct {
 	// unrecognised are the errors by which upstream's request authenticators say
 	// that no token authenticator knew the token.
 	unrecognised []error
+	lifetimes    *lifetimes
 }
 
 var _ authenticator.Token = (*tokenAuthenticator)(nil)
@@ -118,12 +123,12 @@ var _ authenticator.Token = (*tokenAuthenticator)(nil)
 // authenticator that upstream made of it. Upstream puts users into the group
 // system:authenticated; so does the gateway, for all ways to be somebody, so
 // that part is left off.
-func tokenOf(requests authenticator.Request) (authenticator.Token, error) {
+func tokenOf(requests authenticator.Request, lifetimes *lifetimes) (authenticator.Token, error) {
 	adder, ok := requests.(*group.AuthenticatedGroupAdder)
 	if !ok {
 		return nil, fmt.Errorf("upstream's authenticator is a %T, not the group adder around all others", requests)
 	}
-	t := &tokenAuthenticator{requests: adder.Authenticator}
+	t := &tokenAuthenticator{requests: adder.Authenticator, lifetimes: lifetimes}
 	nobody := authenticator.TokenFunc(func(context.Context, string) (*authenticator.Response, bool, error) {
 		return nil, false, nil
 	})
@@ -147,8 +152,10 @@ func (t *tokenAuthenticator) AuthenticateToken(ctx context.Context, token string
 		return nil, false, nil
 	}
 	ctx, lookups := withLookups(ctx)
+	secret := t.lifetimes.bootstrapSecret(token)
 	response, ok, err := t.requests.AuthenticateRequest(request.WithContext(ctx))
 	if ok && err == nil {
+		t.lifetimes.note(ctx, token, lookups.objects(), secret)
 		return response, true, nil
 	}
 	if lookupErr := lookups.err(); lookupErr != nil {

@@ -97,10 +97,10 @@ func checkRequest(t *testing.T, token string) {
 }
 
 func TestTokenOfAnotherAuthenticator(t *testing.T) {
-	if _, err := tokenOf(nil); err == nil {
-		t.Error("tokenOf(nil) gives no error")
+	if _, err := tokenOf(nil, nil); err == nil {
+		t.Error("tokenOf(nil, nil) gives no error")
 	}
-	if _, err := tokenOf(bearertoken.New(nil)); err == nil {
+	if _, err := tokenOf(bearertoken.New(nil), nil); err == nil {
 		t.Error("tokenOf(no group adder) gives no error")
 	}
 }
@@ -120,7 +120,7 @@ func TestTokenOfTellsUnrecognisedFromRefused(t *testing.T) {
 		}
 		return nil, false, nil
 	})
-	tokens, err := tokenOf(group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(inner), websocket.NewProtocolAuthenticator(inner))))
+	tokens, err := tokenOf(group.NewAuthenticatedGroupAdder(union.New(bearertoken.New(inner), websocket.NewProtocolAuthenticator(inner))), &lifetimes{})
 	if err != nil {
 		t.Fatalf("tokenOf() = %v, want no error", err)
 	}

@@ -2,12 +2,15 @@ package chain
 
 import (
 	"context"
+	"crypto/subtle"
 	"fmt"
+	"strconv"
 	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
@@ -16,17 +19,38 @@ import (
 	"k8s.io/kubernetes/pkg/features"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
+	"github.com/trigate/trigate/services/authn/internal/convert"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 )
 
 // kubernetesHop is who answers look-ups, in errors.
 const kubernetesHop = "gateway"
 
-// lookups remembers the failures of one token's look-ups. Upstream's validator
-// turns most of them into the same words as a missing object.
+// lookups remembers what one token's look-ups found, and their failures. Upstream's
+// validator turns most of those into the same words as a missing object.
 type lookups struct {
 	mu     sync.Mutex
 	failed error
+	found  []foundObject
+}
+
+// foundObject is an object that a token hangs on, as the validator saw it.
+type foundObject struct {
+	convert.Object
+	// informed is whether the informers have the object, and so will tell of its end.
+	informed bool
+	// ending is whether the object is being deleted: upstream lets its tokens live on
+	// for a while.
+	ending bool
+	// secret is the object if it is one.
+	secret *corev1.Secret
+}
+
+// keeps tells whether the object is the secret that a legacy token is kept in, and is
+// in use.
+func (f *foundObject) keeps(token string) bool {
+	return f.secret != nil && f.secret.Labels[serviceaccount.InvalidSinceLabelKey] == "" &&
+		subtle.ConstantTimeCompare(f.secret.Data[corev1.ServiceAccountTokenKey], []byte(token)) == 1
 }
 
 type lookupsContextKey struct{}
@@ -47,9 +71,21 @@ func (l *lookups) err() error {
 	return rpcerr.PeerUnreachable(kubernetesHop, fmt.Errorf("looking up what a token depends on: %w", l.failed))
 }
 
-// getter is upstream's getter. It notes failures in the context.
+// objects returns what was found.
+func (l *lookups) objects() []foundObject {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.found
+}
+
+// getter is upstream's getter. It notes in the context what it finds, and failures.
 type getter struct {
-	upstream serviceaccount.ServiceAccountTokenGetter
+	upstream        serviceaccount.ServiceAccountTokenGetter
+	serviceAccounts corelisters.ServiceAccountLister
+	secrets         corelisters.SecretLister
+	pods            corelisters.PodLister
+	// nodes is nil if tokens cannot be bound to nodes.
+	nodes corelisters.NodeLister
 }
 
 var _ serviceaccount.ServiceAccountTokenGetter = (*getter)(nil)
@@ -57,67 +93,103 @@ var _ serviceaccount.ServiceAccountTokenGetter = (*getter)(nil)
 // newGetter returns the getter that ApplyTo makes if it is not given one: it
 // asks the informers, and for what they do not have the API itself.
 func newGetter(client kubernetes.Interface, factory informers.SharedInformerFactory) *getter {
-	var nodes corelisters.NodeLister
-	if utilfeature.DefaultFeatureGate.Enabled(features.ServiceAccountTokenNodeBindingValidation) {
-		nodes = factory.Core().V1().Nodes().Lister()
+	g := &getter{
+		serviceAccounts: factory.Core().V1().ServiceAccounts().Lister(),
+		secrets:         factory.Core().V1().Secrets().Lister(),
+		pods:            factory.Core().V1().Pods().Lister(),
 	}
-	return &getter{upstream: serviceaccountcontroller.NewGetterFromClient(
+	if utilfeature.DefaultFeatureGate.Enabled(features.ServiceAccountTokenNodeBindingValidation) {
+		g.nodes = factory.Core().V1().Nodes().Lister()
+	}
+	g.upstream = serviceaccountcontroller.NewGetterFromClient(
 		client,
-		factory.Core().V1().Secrets().Lister(),
-		factory.Core().V1().ServiceAccounts().Lister(),
-		factory.Core().V1().Pods().Lister(),
-		nodes,
+		g.secrets,
+		g.serviceAccounts,
+		g.pods,
+		g.nodes,
 		factory.Admissionregistration().V1().ValidatingWebhookConfigurations().Lister(),
 		factory.Admissionregistration().V1().MutatingWebhookConfigurations().Lister(),
-	)}
+	)
+	return g
 }
 
-func noted[T any](ctx context.Context, kind, name string, object T, err error) (T, error) {
-	if err == nil || apierrors.IsNotFound(err) {
+// noted notes a look-up in the context. What the informers have is told by cached.
+func noted[T metav1.Object](ctx context.Context, resource, key string, object T, err error, cached func() (T, error)) (T, error) {
+	l, ok := ctx.Value(lookupsContextKey{}).(*lookups)
+	if !ok || apierrors.IsNotFound(err) {
 		return object, err
 	}
-	if l, ok := ctx.Value(lookupsContextKey{}).(*lookups); ok {
-		l.mu.Lock()
-		defer l.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
 		if l.failed == nil {
-			l.failed = fmt.Errorf("%s %s: %w", kind, name, err)
+			l.failed = fmt.Errorf("%s %s: %w", resource, key, err)
 		}
+		return object, err
 	}
-	return object, err
+	f := newFound(resource, object)
+	if cached != nil {
+		known, err := cached()
+		f.informed = err == nil && known.GetUID() == object.GetUID()
+	}
+	l.found = append(l.found, f)
+	return object, nil
+}
+
+func newFound(resource string, object metav1.Object) foundObject {
+	f := foundObject{ending: object.GetDeletionTimestamp() != nil, Object: convert.Object{
+		Resource:  resource,
+		Namespace: object.GetNamespace(),
+		Name:      object.GetName(),
+		UID:       string(object.GetUID()),
+	}}
+	// What is no number is not known: zero.
+	f.ResourceVersion, _ = strconv.ParseUint(object.GetResourceVersion(), 10, 64)
+	f.secret, _ = object.(*corev1.Secret)
+	return f
 }
 
 // GetServiceAccount returns a service account.
 func (g *getter) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	object, err := g.upstream.GetServiceAccount(ctx, namespace, name)
-	return noted(ctx, "service account", namespace+"/"+name, object, err)
+	return noted(ctx, convert.ServiceAccounts, namespace+"/"+name, object, err, func() (*corev1.ServiceAccount, error) {
+		return g.serviceAccounts.ServiceAccounts(namespace).Get(name)
+	})
 }
 
 // GetPod returns a pod.
 func (g *getter) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	object, err := g.upstream.GetPod(ctx, namespace, name)
-	return noted(ctx, "pod", namespace+"/"+name, object, err)
+	return noted(ctx, convert.Pods, namespace+"/"+name, object, err, func() (*corev1.Pod, error) {
+		return g.pods.Pods(namespace).Get(name)
+	})
 }
 
 // GetSecret returns a secret.
 func (g *getter) GetSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	object, err := g.upstream.GetSecret(ctx, namespace, name)
-	return noted(ctx, "secret", namespace+"/"+name, object, err)
+	return noted(ctx, convert.Secrets, namespace+"/"+name, object, err, func() (*corev1.Secret, error) {
+		return g.secrets.Secrets(namespace).Get(name)
+	})
 }
 
 // GetNode returns a node.
 func (g *getter) GetNode(ctx context.Context, name string) (*corev1.Node, error) {
 	object, err := g.upstream.GetNode(ctx, name)
-	return noted(ctx, "node", name, object, err)
+	if g.nodes == nil {
+		return object, err
+	}
+	return noted(ctx, convert.Nodes, name, object, err, func() (*corev1.Node, error) { return g.nodes.Get(name) })
 }
 
 // GetValidatingWebhookConfiguration returns a validating webhook's configuration.
 func (g *getter) GetValidatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	object, err := g.upstream.GetValidatingWebhookConfiguration(ctx, name)
-	return noted(ctx, "validating webhook configuration", name, object, err)
+	return noted(ctx, "validatingwebhookconfigurations", name, object, err, nil)
 }
 
 // GetMutatingWebhookConfiguration returns a mutating webhook's configuration.
 func (g *getter) GetMutatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
 	object, err := g.upstream.GetMutatingWebhookConfiguration(ctx, name)
-	return noted(ctx, "mutating webhook configuration", name, object, err)
+	return noted(ctx, "mutatingwebhookconfigurations", name, object, err, nil)
 }

@@ -30,6 +30,8 @@ type Verdict struct {
 	Warnings []string
 	// Annotations are for the audit event, and there only with a Response.
 	Annotations map[string]string
+	// Lifetime is how long the verdict holds. It is there only with a Response.
+	Lifetime Lifetime
 }
 
 // ToTokenRequest returns the message that asks about a token. No audiences mean
@@ -81,6 +83,7 @@ func ToTokenResponse(v Verdict) *authnv1.AuthenticateTokenResponse {
 	if v.Response != nil {
 		m.Authenticated = true
 		m.User = identity.ToProto(v.Response.User)
+		m.Dependencies, m.KeepUntil, m.Configuration = fromLifetime(v.Lifetime)
 	}
 	for _, key := range keys {
 		m.AuditAnnotations = append(m.AuditAnnotations, &authnv1.AuditAnnotation{
@@ -122,6 +125,9 @@ func FromTokenResponse(m *authnv1.AuthenticateTokenResponse) (Verdict, error) {
 			return Verdict{}, err
 		}
 		v.Response = &authenticator.Response{User: u, Audiences: audiences}
+		if v.Lifetime, err = toLifetime(m); err != nil {
+			return Verdict{}, err
+		}
 	}
 	return v, nil
 }
