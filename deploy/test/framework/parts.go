@@ -211,7 +211,7 @@ func (p *Parts) Died() error {
 // soon as a part dies.
 func (p *Parts) AwaitReady(tb testing.TB) {
 	tb.Helper()
-	for _, gateway := range p.gateways(tb) {
+	for _, gateway := range p.Gateways(tb) {
 		Eventually(tb, "ready", func() error {
 			if err := p.Died(); err != nil {
 				tb.Fatal(err)
@@ -223,22 +223,6 @@ func (p *Parts) AwaitReady(tb testing.TB) {
 			return nil
 		})
 	}
-}
-
-// gateways are the control plane as each of the gateways serves it.
-func (p *Parts) gateways(tb testing.TB) []*Cluster {
-	tb.Helper()
-	kubeconfigs, err := filepath.Glob(p.Kubeconfig + "*")
-	if err != nil {
-		tb.Fatal(err)
-	}
-	clusters := make([]*Cluster, len(kubeconfigs))
-	for i, kubeconfig := range kubeconfigs {
-		cluster := *p.Cluster
-		cluster.Kubeconfig = kubeconfig
-		clusters[i] = &cluster
-	}
-	return clusters
 }
 
 // Probe asks the API server for a path without any credentials, on a new

@@ -86,6 +86,23 @@ func startTrigate(dir string, opts TrigateOptions) (*Cluster, error) {
 	return c, nil
 }
 
+// Gateways are the control plane as each of its gateways serves it, the first one
+// first.
+func (c *Cluster) Gateways(tb testing.TB) []*Cluster {
+	tb.Helper()
+	kubeconfigs, err := filepath.Glob(c.Kubeconfig + "*")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	clusters := make([]*Cluster, len(kubeconfigs))
+	for i, kubeconfig := range kubeconfigs {
+		cluster := *c
+		cluster.Kubeconfig = kubeconfig
+		clusters[i] = &cluster
+	}
+	return clusters
+}
+
 // PID returns the process id of one of Trigate's processes, by the name of its pid
 // file (gateway, authz.2).
 func (c *Cluster) PID(name string) (int, error) {
