@@ -175,7 +175,7 @@ func (l *local) waitForLine(pattern string) string {
 
 func (l *local) eventually(what string, condition func() bool) {
 	l.t.Helper()
-	for end := time.Now().Add(deadline); !condition(); time.Sleep(5 * time.Millisecond) {
+	for end, tick := time.Now().Add(deadline), time.Tick(5*time.Millisecond); !condition(); <-tick {
 		if time.Now().After(end) {
 			l.t.Fatalf("it did not happen that %s", what)
 		}

@@ -63,7 +63,7 @@ func sleeper(t *testing.T, argument string) *exec.Cmd {
 		_ = cmd.Wait()
 	})
 	// The arguments are those of this program until the new one is loaded.
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+	for end, tick := time.Now().Add(10*time.Second), time.Tick(time.Millisecond); ; <-tick {
 		arguments, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", cmd.Process.Pid))
 		if err == nil && strings.Contains(string(arguments), argument) {
 			return cmd

@@ -283,7 +283,7 @@ func (r *recorder) deaths() []string {
 
 func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(deadline); !condition(); time.Sleep(time.Millisecond) {
+	for end, tick := time.Now().Add(deadline), time.Tick(time.Millisecond); !condition(); <-tick {
 		if time.Now().After(end) {
 			t.Fatalf("it did not happen that %s", what)
 		}
@@ -292,8 +292,7 @@ func eventually(t *testing.T, what string, condition func() bool) {
 
 // forever is not select{}, which the runtime takes for a deadlock.
 func forever() {
-	for {
-		time.Sleep(time.Hour)
+	for range time.Tick(time.Hour) {
 	}
 }
 
