@@ -5,6 +5,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"math"
 	"reflect"
 	"time"
 
@@ -70,7 +71,9 @@ func (c *Client) Admit(ctx context.Context, a admission.Attributes, o admission.
 	if err != nil {
 		return err
 	}
-	response, err := c.stub.Admit(ctx, &admissionv1.AdmitRequest{Attributes: attributes})
+	// A webhook may have made the object larger than any limit of ours. That is for
+	// the resource to judge: upstream's plugins have no limit either.
+	response, err := c.stub.Admit(ctx, &admissionv1.AdmitRequest{Attributes: attributes}, grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return undecided(ctx, err)
 	}

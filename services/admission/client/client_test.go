@@ -490,6 +490,27 @@ func TestLargeObjects(t *testing.T) {
 	}
 }
 
+// TestObjectsMayGrow has a plugin make an object larger than any message that the
+// service would take: it reaches the handler, whose resource says what is too much.
+// It is too large for a second call.
+func TestObjectsMayGrow(t *testing.T) {
+	const size = serve.DefaultMaxMessageBytes + 1
+	_, c := start(t, server.Config{Plugins: judge(func(_ context.Context, _ string, a admission.Attributes, _ admission.ObjectInterfaces) error {
+		a.GetObject().(*core.ConfigMap).BinaryData = map[string][]byte{"d": make([]byte, size)}
+		return nil
+	})})
+	object := &core.ConfigMap{}
+	if err := c.Admit(t.Context(), create(object, configMapKind, configMaps), nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := len(object.BinaryData["d"]); got != size {
+		t.Errorf("the object came back with %d bytes, want %d", got, size)
+	}
+	if err := c.Validate(t.Context(), create(object, configMapKind, configMaps), nil); !apierrors.IsRequestEntityTooLargeError(err) {
+		t.Errorf("Validate() = %v, want a status of 413", err)
+	}
+}
+
 // TestAuditIDReachesPlugins has the request's audit ID arrive, which webhooks
 // are told.
 func TestAuditIDReachesPlugins(t *testing.T) {

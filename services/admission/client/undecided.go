@@ -36,15 +36,16 @@ func (e *undecidedError) Status() metav1.Status { return e.status }
 func (e *undecidedError) Unwrap() error { return e.cause }
 
 // undecided turns an error of the stub into the answer: 503 with Retry-After, 413 for
-// a message that is too large, or what upstream's handlers say when the request's own time is over. It logs
-// the cause, of which the answer says nothing.
+// a message that is too large, or what upstream's handlers say when the request's own
+// time is over. It logs the cause, of which the answer says nothing.
 func undecided(ctx context.Context, err error) error {
 	if _, ok := rpcerr.As(err); !ok {
 		err = rpcerr.FromStatus(err, hop)
 	}
 	klog.FromContext(ctx).Info("Could not decide on admission", "reason", err.Error())
-	// A message that is larger than either side takes does not get smaller by trying
-	// again: a webhook has blown up the object.
+	// A message that is larger than the service takes does not get smaller by trying
+	// again. Webhooks have blown up an object that its resource does not limit; stock
+	// validates it and answers 500, since etcd's limit is far below.
 	if e, ok := rpcerr.As(err); ok && e.Reason == rpcerr.ReasonResourceExhausted {
 		return apierrors.NewRequestEntityTooLargeError("the object is too large for the admission gate")
 	}

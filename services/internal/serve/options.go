@@ -57,7 +57,7 @@ type Options struct {
 	Reflection bool
 	// ShutdownDelay is how long to go on after saying NOT_SERVING.
 	ShutdownDelay time.Duration
-	// MaxMessageBytes limits gRPC messages both ways.
+	// MaxMessageBytes limits the gRPC messages that are received.
 	MaxMessageBytes int
 	// MaxConnectionAge is when a connection is ended.
 	MaxConnectionAge time.Duration
@@ -103,7 +103,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.Reflection, flagReflection, o.Reflection, "Serve gRPC reflection, which tells anybody which methods there are.")
 	fs.DurationVar(&o.ShutdownDelay, flagShutdownDelay, o.ShutdownDelay,
 		"How long to go on serving after health says NOT_SERVING, so that clients turn to other replicas first.")
-	fs.IntVar(&o.MaxMessageBytes, flagMaxMessageBytes, o.MaxMessageBytes, "Largest gRPC message to receive or send, in bytes.")
+	fs.IntVar(&o.MaxMessageBytes, flagMaxMessageBytes, o.MaxMessageBytes, "Largest gRPC message to receive, in bytes.")
 	fs.DurationVar(&o.MaxConnectionAge, flagMaxConnectionAge, o.MaxConnectionAge,
 		"Age at which a connection is ended, so that clients find new replicas.")
 }

@@ -121,7 +121,8 @@ type Config struct {
 	// Validators check request messages, by full method.
 	Validators map[string]Validator
 
-	// MaxMessageBytes limits messages both ways. 0: DefaultMaxMessageBytes.
+	// MaxMessageBytes limits what is received; an answer is as large as it is, and
+	// the caller's to limit. 0: DefaultMaxMessageBytes.
 	MaxMessageBytes int
 	// MaxConnectionAge ends connections. 0: DefaultMaxConnectionAge.
 	MaxConnectionAge time.Duration
@@ -199,7 +200,6 @@ func New(cfg Config) (*Server, error) {
 	options := append([]grpc.ServerOption{
 		tlsOption,
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
-		grpc.MaxSendMsgSize(cfg.MaxMessageBytes),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinTime, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      cfg.MaxConnectionAge,

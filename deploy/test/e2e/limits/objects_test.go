@@ -257,6 +257,9 @@ func TestSecretThroughMutatingWebhook(t *testing.T) {
 		admin.Send(t, "PUT", core(ns, "secrets/large"), body(first), json).Want(t, 422)
 		change(fields{"op": "add", "path": "/metadata/annotations", "value": fields{"large": text("a", 300<<10)}})
 		admin.Send(t, "PUT", core(ns, "secrets/large"), body(first), json).Want(t, 422)
+		// Also what is larger than any message that the services take.
+		change(fields{"op": "add", "path": "/data/added", "value": inBase64([]byte(text("5", 17*mib)))})
+		c.Admin(t).Send(t, "PUT", core(ns, "secrets/large"), body(first), json).Want(t, 422)
 	})
 }
 
