@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 
 	authzconfig "k8s.io/apiserver/pkg/apis/apiserver"
@@ -28,10 +27,24 @@ type Authorizer struct {
 	Type authzconfig.AuthorizerType
 }
 
-// NotListedBy returns the names of those authorizers that cannot tell whom they
+// typeOf returns the type of the authorizer of a name, or unknown: a reload has just
+// taken it away.
+func typeOf(name string, authorizers []Authorizer) string {
+	for _, a := range authorizers {
+		if a.Name == name {
+			return string(a.Type)
+		}
+	}
+	return unknown
+}
+
+// unknown is the type of no authorizer.
+const unknown = "unknown"
+
+// notListedBy returns the names of those authorizers that cannot tell whom they
 // allow. RBAC can, AlwaysDeny allows nobody, and the members of system:masters are
 // not known to anybody.
-func NotListedBy(authorizers []Authorizer) []string {
+func notListedBy(authorizers []Authorizer) []string {
 	var names []string
 	for _, a := range authorizers {
 		switch string(a.Type) {
@@ -43,10 +56,10 @@ func NotListedBy(authorizers []Authorizer) []string {
 	return names
 }
 
-// DecidedBy returns in a sentence what decided a question, if it was another
-// authorizer of the chain than RBAC, from what each of them said. It is empty if
-// RBAC decided, or nobody.
-func (e *Explainer) DecidedBy(ctx context.Context, a authorizer.Attributes, said []convert.Say, authorizers []Authorizer) string {
+// decidedBy returns in a sentence what decided a question, if it was another
+// authorizer than RBAC, from what each of them said. It is empty if RBAC decided, or
+// nobody.
+func (e *Explainer) decidedBy(ctx context.Context, a authorizer.Attributes, said []convert.Say, authorizers []Authorizer) string {
 	if len(said) == 0 {
 		return ""
 	}
@@ -54,12 +67,7 @@ func (e *Explainer) DecidedBy(ctx context.Context, a authorizer.Attributes, said
 	if last.Decision == authorizer.DecisionNoOpinion {
 		return ""
 	}
-	i := slices.IndexFunc(authorizers, func(one Authorizer) bool { return one.Name == last.Name })
-	if i < 0 {
-		// A reload has just taken it away.
-		return withReason(fmt.Sprintf("authorizer %q %s", last.Name, verdict(last)), last)
-	}
-	switch kind := string(authorizers[i].Type); kind {
+	switch kind := typeOf(last.Name, authorizers); kind {
 	case modes.ModeRBAC:
 		return ""
 	case "":
@@ -71,8 +79,10 @@ func (e *Explainer) DecidedBy(ctx context.Context, a authorizer.Attributes, said
 		return withReason(fmt.Sprintf("the Node authorizer %s to node %q", verdict(last), node), last)
 	case modes.ModeABAC:
 		return e.abacLine(ctx, a) + " " + verdict(last)
+	case modes.ModeWebhook:
+		return withReason(fmt.Sprintf("webhook %q %s", last.Name, verdict(last)), last)
 	default:
-		return withReason(fmt.Sprintf("%s %q %s", strings.ToLower(kind), last.Name, verdict(last)), last)
+		return withReason(fmt.Sprintf("authorizer %q %s", last.Name, verdict(last)), last)
 	}
 }
 

@@ -63,8 +63,8 @@ func TestDecidedBy(t *testing.T) {
 		"one that is gone":  {question: getPod, said: []convert.Say{{Name: "old", Decision: allow, Reason: "r"}}, want: `authorizer "old" allows it: r`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := e.DecidedBy(t.Context(), tc.question, tc.said, chain); got != tc.want {
-				t.Errorf("DecidedBy() = %q, want %q", got, tc.want)
+			if got := e.decidedBy(t.Context(), tc.question, tc.said, chain); got != tc.want {
+				t.Errorf("decidedBy() = %q, want %q", got, tc.want)
 			}
 		})
 	}
@@ -72,8 +72,8 @@ func TestDecidedBy(t *testing.T) {
 
 func TestNotListedBy(t *testing.T) {
 	want := []string{"node", "hook.example.com", "abac", "alwaysallow"}
-	if got := NotListedBy(chain); !slices.Equal(got, want) {
-		t.Errorf("NotListedBy() = %q, want %q", got, want)
+	if got := notListedBy(chain); !slices.Equal(got, want) {
+		t.Errorf("notListedBy() = %q, want %q", got, want)
 	}
 }
 

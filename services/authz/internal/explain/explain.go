@@ -9,6 +9,7 @@ package explain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -16,6 +17,7 @@ import (
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 	rbacvalidation "k8s.io/kubernetes/pkg/registry/rbac/validation"
 	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 
@@ -34,6 +36,8 @@ type Policy interface {
 
 // Config is what New needs.
 type Config struct {
+	// Authorizers returns the authorizers of the chain, which a reload may change.
+	Authorizers func() []Authorizer
 	// RBAC is what the RBAC authorizer decides by. Nil: there is none.
 	RBAC Policy
 	// WithUser returns a context with which the policy may leave out bindings that
@@ -65,36 +69,66 @@ func New(cfg Config) (*Explainer, error) {
 	return e, nil
 }
 
-// Finding is how RBAC decides a question.
-type Finding struct {
-	// Grant is the path by which RBAC allows the action, and Reason what its
+// ErrPolicyChanged says that the policy has changed since a decision was made, so
+// that it cannot be told any more how that came.
+var ErrPolicyChanged = errors.New("the policy has changed since the decision")
+
+// Explain returns the way to a decision, from what each authorizer has just said. An
+// error is ErrPolicyChanged or that of ctx.
+func (e *Explainer) Explain(ctx context.Context, a authorizer.Attributes, said []convert.Say) (*convert.Explanation, error) {
+	authorizers := e.cfg.Authorizers()
+	found, err := e.find(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	x := &convert.Explanation{DecidedBy: e.decidedBy(ctx, a, said, authorizers), Errors: found.errors}
+	allowed := false
+	for _, say := range said {
+		allowed = allowed || say.Decision == authorizer.DecisionAllow
+		if typeOf(say.Name, authorizers) != modes.ModeRBAC {
+			continue
+		}
+		if !found.agrees(say) {
+			return nil, ErrPolicyChanged
+		}
+		x.Grant = found.grant
+	}
+	if !allowed {
+		x.NearMisses = found.nearMisses
+	}
+	return x, nil
+}
+
+// finding is how RBAC decides a question.
+type finding struct {
+	// grant is the path by which RBAC allows the action, and reason what its
 	// authorizer says then. Nil if it does not.
-	Grant  *convert.Grant
-	Reason string
-	// NearMisses are the rules of the user's bindings that fall short in one respect
+	grant  *convert.Grant
+	reason string
+	// nearMisses are the rules of the user's bindings that fall short in one respect
 	// only, nearest first. None if RBAC allows the action.
-	NearMisses []convert.NearMiss
-	// Errors are about the roles that the user's bindings name and that cannot be
+	nearMisses []convert.NearMiss
+	// errors are about the roles that the user's bindings name and that cannot be
 	// read: of cluster role bindings, and of role bindings in the namespace in
 	// question.
-	Errors []string
+	errors []string
 }
 
-// Agrees reports whether the finding is how the RBAC authorizer came to what it
+// agrees reports whether the finding is how the RBAC authorizer came to what it
 // said. If not, the policy has changed in between.
-func (f *Finding) Agrees(said convert.Say) bool {
-	if f.Grant == nil {
+func (f *finding) agrees(said convert.Say) bool {
+	if f.grant == nil {
 		return said.Decision != authorizer.DecisionAllow
 	}
-	return said.Decision == authorizer.DecisionAllow && said.Reason == f.Reason
+	return said.Decision == authorizer.DecisionAllow && said.Reason == f.reason
 }
 
-// Explain evaluates the bindings of the user, in the authorizer's order.
-func (e *Explainer) Explain(ctx context.Context, a authorizer.Attributes) (*Finding, error) {
+// find evaluates the bindings of the user, in the authorizer's order.
+func (e *Explainer) find(ctx context.Context, a authorizer.Attributes) (*finding, error) {
 	ctx = e.cfg.WithUser(ctx, a.GetUser())
-	f := &Finding{}
+	f := &finding{}
 	bindings, errs := e.bindings(ctx, a.GetNamespace())
-	f.Errors = errs
+	f.errors = errs
 	var misses nearMisses
 	for _, b := range bindings {
 		if err := ctx.Err(); err != nil {
@@ -103,26 +137,26 @@ func (e *Explainer) Explain(ctx context.Context, a authorizer.Attributes) (*Find
 		e.visit(ctx, b, a.GetUser(), func(index int, rule *rbacv1.PolicyRule, err error) {
 			switch {
 			case err != nil:
-				f.Errors = append(f.Errors, err.Error())
-			case f.Grant != nil:
+				f.errors = append(f.errors, err.Error())
+			case f.grant != nil:
 			case rbac.RuleAllows(a, rule):
-				f.Grant = e.grant(ctx, b, a.GetUser(), index, rule)
-				f.Reason = e.reason(ctx, b, a)
+				f.grant = grantTo(b, b.subjectOf(ctx, a.GetUser()), index, rule)
+				f.reason = e.reason(ctx, b, a)
 			default:
 				misses.consider(a, b, index, rule, true)
 			}
 		})
 	}
-	f.Errors = unique(f.Errors)
-	if f.Grant != nil {
+	f.errors = unique(f.errors)
+	if f.grant != nil {
 		return f, nil
 	}
 	if err := e.lookElsewhere(ctx, a, &misses); err != nil {
 		return nil, err
 	}
 	for _, near := range misses.nearest() {
-		grant := e.grant(ctx, near.binding, a.GetUser(), near.index, near.rule)
-		f.NearMisses = append(f.NearMisses, convert.NearMiss{Grant: *grant, Dimension: near.dimension})
+		grant := grantTo(near.binding, near.binding.subjectOf(ctx, a.GetUser()), near.index, near.rule)
+		f.nearMisses = append(f.nearMisses, convert.NearMiss{Grant: *grant, Dimension: near.dimension})
 	}
 	return f, nil
 }
@@ -193,10 +227,6 @@ func (e *Explainer) resolver(b binding) *rbacvalidation.DefaultRuleResolver {
 func (e *Explainer) reason(ctx context.Context, b binding, a authorizer.Attributes) string {
 	_, reason, _ := rbac.New(e.cfg.RBAC, b, e.cfg.RBAC, b).Authorize(ctx, a)
 	return reason
-}
-
-func (e *Explainer) grant(ctx context.Context, b binding, u user.Info, index int, rule *rbacv1.PolicyRule) *convert.Grant {
-	return grantTo(b, b.subjectOf(ctx, u), index, rule)
 }
 
 func grantTo(b binding, subject rbacv1.Subject, index int, rule *rbacv1.PolicyRule) *convert.Grant {

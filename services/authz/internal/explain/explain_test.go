@@ -68,7 +68,7 @@ func TestNearestFirst(t *testing.T) {
 		roleBinding("a", "others", "elsewhere", userSubject("paul")),
 		roleBinding("a", "gone", "gone", jane),
 	)
-	got, err := newExplainer(t, Config{RBAC: policy}).Explain(t.Context(), resource(person("jane"), "get", "deployments.apps:web", "ns"))
+	got, err := newExplainer(t, Config{RBAC: policy}).find(t.Context(), resource(person("jane"), "get", "deployments.apps:web", "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,11 +81,11 @@ func TestNearestFirst(t *testing.T) {
 		"API_GROUP ClusterRoleBinding all > ClusterRole all #1",
 		"RESOURCE ClusterRoleBinding all > ClusterRole all #0",
 	}
-	if diff := cmp.Diff(want, misses(got.NearMisses)); diff != "" {
+	if diff := cmp.Diff(want, misses(got.nearMisses)); diff != "" {
 		t.Errorf("near misses (-want +got):\n%s", diff)
 	}
-	if len(got.Errors) > 0 {
-		t.Errorf("errors = %q, want none: they are in other namespaces", got.Errors)
+	if len(got.errors) > 0 {
+		t.Errorf("errors = %q, want none: they are in other namespaces", got.errors)
 	}
 }
 
@@ -100,12 +100,12 @@ func TestNearestPaths(t *testing.T) {
 		roleBinding("ns", "paths", "paths", userSubject("jane")),
 		clusterRoleBinding("paths", "paths", userSubject("jane")),
 	)
-	got, err := newExplainer(t, Config{RBAC: policy}).Explain(t.Context(), path(person("jane"), "get", "/metrics"))
+	got, err := newExplainer(t, Config{RBAC: policy}).find(t.Context(), path(person("jane"), "get", "/metrics"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := []string{"VERB ClusterRoleBinding paths > ClusterRole paths #1", "PATH ClusterRoleBinding paths > ClusterRole paths #0"}
-	if diff := cmp.Diff(want, misses(got.NearMisses)); diff != "" {
+	if diff := cmp.Diff(want, misses(got.nearMisses)); diff != "" {
 		t.Errorf("near misses (-want +got):\n%s", diff)
 	}
 }
@@ -115,11 +115,11 @@ func TestNearMissesAreBounded(t *testing.T) {
 	for i := range 80 {
 		objects = append(objects, clusterRoleBinding(fmt.Sprintf("b%02d", i), "r", userSubject("jane")))
 	}
-	got, err := newExplainer(t, Config{RBAC: newMemory(objects...)}).Explain(t.Context(), resource(person("jane"), "get", "pods:p", "ns"))
+	got, err := newExplainer(t, Config{RBAC: newMemory(objects...)}).find(t.Context(), resource(person("jane"), "get", "pods:p", "ns"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := misses(got.NearMisses)
+	all := misses(got.nearMisses)
 	if len(all) != maxNearMisses || all[79] != "VERB ClusterRoleBinding b79 > ClusterRole r #0" || all[99] != "RESOURCE ClusterRoleBinding b19 > ClusterRole r #1" {
 		t.Errorf("%d near misses: %q, want %d, the 80 nearest first", len(all), all, maxNearMisses)
 	}
@@ -141,11 +141,11 @@ func TestErrors(t *testing.T) {
 	e := newExplainer(t, Config{RBAC: policy})
 	want := []string{`clusterrole.rbac.authorization.k8s.io "gone" not found`, `clusterrole.rbac.authorization.k8s.io "gone-too" not found`}
 	for _, verb := range []string{"get", "delete"} {
-		got, err := e.Explain(t.Context(), resource(person("jane"), verb, "pods:p", "ns"))
+		got, err := e.find(t.Context(), resource(person("jane"), verb, "pods:p", "ns"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, got.Errors); diff != "" {
+		if diff := cmp.Diff(want, got.errors); diff != "" {
 			t.Errorf("%s: errors (-want +got):\n%s", verb, diff)
 		}
 	}
@@ -164,9 +164,9 @@ func TestListingErrors(t *testing.T) {
 	policy.listing = errors.New("not today")
 	e := newExplainer(t, Config{RBAC: policy})
 	question := resource(person("jane"), "get", "pods:p", "ns")
-	finding, err := e.Explain(t.Context(), question)
-	if err != nil || !slices.Equal(finding.Errors, words("not today")) {
-		t.Errorf("Explain() = %+v, %v, want the error of listing", finding, err)
+	found, err := e.find(t.Context(), question)
+	if err != nil || !slices.Equal(found.errors, words("not today")) {
+		t.Errorf("find() = %+v, %v, want the error of listing", found, err)
 	}
 	subjects, err := e.WhoCan(t.Context(), Question{Action: question})
 	if err != nil || !slices.Equal(subjects.Errors, words("not today")) {
@@ -177,8 +177,8 @@ func TestListingErrors(t *testing.T) {
 func TestWithoutRBAC(t *testing.T) {
 	e := newExplainer(t, Config{})
 	question := resource(person("jane"), "get", "pods:p", "ns")
-	if got, err := e.Explain(t.Context(), question); err != nil || got.Grant != nil || len(got.NearMisses)+len(got.Errors) > 0 {
-		t.Errorf("Explain() = %+v, %v, want nothing", got, err)
+	if got, err := e.find(t.Context(), question); err != nil || got.grant != nil || len(got.nearMisses)+len(got.errors) > 0 {
+		t.Errorf("find() = %+v, %v, want nothing", got, err)
 	}
 	if got, err := e.WhoCan(t.Context(), Question{Action: question}); err != nil || len(got.Grants)+len(got.Errors) > 0 {
 		t.Errorf("WhoCan() = %+v, %v, want nobody", got, err)
@@ -191,8 +191,8 @@ func TestGivenUp(t *testing.T) {
 	e := newExplainer(t, Config{RBAC: newMemory(clusterRoleBinding("b", "r"), roleBinding("other", "b", "r"))})
 	for _, namespace := range words("ns", "other") {
 		question := resource(person("jane"), "get", "pods:p", namespace)
-		if got, err := e.Explain(ctx, question); !errors.Is(err, context.Canceled) {
-			t.Errorf("Explain() = %v, %v, want %v", got, err, context.Canceled)
+		if got, err := e.find(ctx, question); !errors.Is(err, context.Canceled) {
+			t.Errorf("find() = %v, %v, want %v", got, err, context.Canceled)
 		}
 		if got, err := e.WhoCan(ctx, Question{Action: question}); !errors.Is(err, context.Canceled) {
 			t.Errorf("WhoCan() = %v, %v, want %v", got, err, context.Canceled)
@@ -209,28 +209,68 @@ func TestWithUser(t *testing.T) {
 		return ctx
 	}})
 	question := resource(person("jane"), "get", "pods:p", "ns")
-	_, explainErr := e.Explain(t.Context(), question)
+	_, explainErr := e.find(t.Context(), question)
 	_, whoCanErr := e.WhoCan(t.Context(), Question{Action: question})
 	if err := errors.Join(explainErr, whoCanErr); err != nil || !slices.Equal(asked, words("jane")) {
 		t.Errorf("users = %q, %v, want one", asked, err)
 	}
 }
 
-func TestAgrees(t *testing.T) {
-	granted := &Finding{Grant: &convert.Grant{}, Reason: "RBAC: a"}
+// TestExplain puts what the authorizers said and what is found together.
+func TestExplain(t *testing.T) {
+	e := newExplainer(t, Config{
+		RBAC: newMemory(
+			clusterRole("get", rule(words("get"), words(""), words("pods"))),
+			clusterRoleBinding("b", "get", userSubject("jane")),
+		),
+		Authorizers: func() []Authorizer { return chain },
+	})
+	const allow, deny, noOpinion = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
+	const reason = `RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "get" to User "jane"`
+	const theWay, near = "ClusterRoleBinding b > ClusterRole get #0 by User jane", "VERB ClusterRoleBinding b > ClusterRole get #0"
 	for name, tc := range map[string]struct {
-		finding *Finding
-		said    convert.Say
-		want    bool
+		verb      string
+		said      []convert.Say
+		grant     string
+		decidedBy string
+		misses    []string
+		err       error
 	}{
-		"both allow":               {granted, convert.Say{Decision: authorizer.DecisionAllow, Reason: "RBAC: a"}, true},
-		"by another binding":       {granted, convert.Say{Decision: authorizer.DecisionAllow, Reason: "RBAC: b"}, false},
-		"only the finding allows":  {granted, convert.Say{Decision: authorizer.DecisionNoOpinion}, false},
-		"only the decision allows": {&Finding{}, convert.Say{Decision: authorizer.DecisionAllow, Reason: "RBAC: a"}, false},
-		"neither allows":           {&Finding{}, convert.Say{Decision: authorizer.DecisionNoOpinion, Reason: "RBAC: not found"}, true},
+		"RBAC allows": {verb: "get", said: []convert.Say{{Name: "node", Decision: noOpinion}, {Name: "rbac", Decision: allow, Reason: reason}}, grant: theWay},
+		"RBAC would allow, but another did": {
+			verb: "get", said: []convert.Say{{Name: "hook.example.com", Decision: allow}}, decidedBy: `webhook "hook.example.com" allows it`,
+		},
+		"RBAC would allow, but another refused": {
+			verb: "get", said: []convert.Say{{Name: "hook.example.com", Decision: deny}}, decidedBy: `webhook "hook.example.com" refuses it`,
+		},
+		"nobody allows": {verb: "list", said: []convert.Say{{Name: "node", Decision: noOpinion}, {Name: "rbac", Decision: noOpinion}}, misses: words(near)},
+		"another refuses, after RBAC": {
+			verb: "list", said: []convert.Say{{Name: "rbac", Decision: noOpinion}, {Name: "hook.example.com", Decision: deny}},
+			decidedBy: `webhook "hook.example.com" refuses it`, misses: words(near),
+		},
+		"another allows, after RBAC": {
+			verb: "list", said: []convert.Say{{Name: "rbac", Decision: noOpinion}, {Name: "alwaysallow", Decision: allow}},
+			decidedBy: "AlwaysAllow allows everything",
+		},
+		"the binding has come": {verb: "get", said: []convert.Say{{Name: "rbac", Decision: noOpinion}}, err: ErrPolicyChanged},
+		"the binding has gone": {verb: "list", said: []convert.Say{{Name: "rbac", Decision: allow, Reason: reason}}, err: ErrPolicyChanged},
+		"another binding":      {verb: "get", said: []convert.Say{{Name: "rbac", Decision: allow, Reason: "RBAC: allowed by another"}}, err: ErrPolicyChanged},
 	} {
-		if got := tc.finding.Agrees(tc.said); got != tc.want {
-			t.Errorf("%s: Agrees() = %v, want %v", name, got, tc.want)
-		}
+		t.Run(name, func(t *testing.T) {
+			got, err := e.Explain(t.Context(), resource(person("jane"), tc.verb, "pods:p", "ns"), tc.said)
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("Explain() = %v, want %v", err, tc.err)
+			}
+			if err != nil {
+				return
+			}
+			var grant string
+			if got.Grant != nil {
+				grant = wayBy(*got.Grant)
+			}
+			if grant != tc.grant || got.DecidedBy != tc.decidedBy || !slices.Equal(misses(got.NearMisses), tc.misses) {
+				t.Errorf("Explain() = %q, %q, %q, want %q, %q, %q", grant, got.DecidedBy, misses(got.NearMisses), tc.grant, tc.decidedBy, tc.misses)
+			}
+		})
 	}
 }

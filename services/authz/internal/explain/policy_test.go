@@ -96,6 +96,9 @@ func (m *memory) authorizer() *rbac.RBACAuthorizer { return rbac.New(m, m, m, m)
 
 func newExplainer(t *testing.T, cfg Config) *Explainer {
 	t.Helper()
+	if cfg.Authorizers == nil {
+		cfg.Authorizers = func() []Authorizer { return []Authorizer{{Name: "rbac", Type: "RBAC"}} }
+	}
 	e, err := New(cfg)
 	if err != nil {
 		t.Fatalf("New() = %v", err)

@@ -23,26 +23,26 @@ func explainAll(t *testing.T, policy *memory, questions map[string]asked) {
 	e := newExplainer(t, Config{RBAC: policy})
 	for name, q := range questions {
 		t.Run(name, func(t *testing.T) {
-			got, err := e.Explain(t.Context(), q.question)
+			got, err := e.find(t.Context(), q.question)
 			if err != nil {
-				t.Fatalf("Explain() = %v", err)
+				t.Fatalf("find() = %v", err)
 			}
 			var grant string
-			if got.Grant != nil {
-				grant = wayBy(*got.Grant)
+			if got.grant != nil {
+				grant = wayBy(*got.grant)
 			}
 			if grant != q.grant {
 				t.Errorf("grant = %q, want %q", grant, q.grant)
 			}
-			if diff := cmp.Diff(q.misses, misses(got.NearMisses)); diff != "" {
+			if diff := cmp.Diff(q.misses, misses(got.nearMisses)); diff != "" {
 				t.Errorf("near misses (-want +got):\n%s", diff)
 			}
-			if len(got.Errors) > 0 {
-				t.Errorf("errors = %q, want none", got.Errors)
+			if len(got.errors) > 0 {
+				t.Errorf("errors = %q, want none", got.errors)
 			}
 			decision, reason, err := policy.authorizer().Authorize(t.Context(), q.question)
-			if !got.Agrees(convert.Say{Decision: decision, Reason: reason, Err: err}) {
-				t.Errorf("reason = %q, the authorizer says %v, %q, %v", got.Reason, decision, reason, err)
+			if !got.agrees(convert.Say{Decision: decision, Reason: reason, Err: err}) {
+				t.Errorf("reason = %q, the authorizer says %v, %q, %v", got.reason, decision, reason, err)
 			}
 		})
 	}

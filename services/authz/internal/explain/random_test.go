@@ -45,30 +45,30 @@ func TestExplainIsWhatIsDecided(t *testing.T) {
 	allowed, near := 0, 0
 	inRandomWorlds(t, func(t *testing.T, policy *memory, e *Explainer, _ *rand.Rand, question authorizer.AttributesRecord) {
 		decision, reason, err := policy.authorizer().Authorize(t.Context(), question)
-		got, explainErr := e.Explain(t.Context(), question)
+		got, explainErr := e.find(t.Context(), question)
 		if err != nil || explainErr != nil {
-			t.Fatalf("Authorize() = %v, Explain() = %v, want nil", err, explainErr)
+			t.Fatalf("Authorize() = %v, find() = %v, want nil", err, explainErr)
 		}
-		if (got.Grant != nil) != (decision == authorizer.DecisionAllow) || !got.Agrees(convert.Say{Decision: decision, Reason: reason}) {
-			t.Fatalf("%+v: grant = %v, reason = %q; the authorizer says %v, %q", question, got.Grant, got.Reason, decision, reason)
+		if (got.grant != nil) != (decision == authorizer.DecisionAllow) || !got.agrees(convert.Say{Decision: decision, Reason: reason}) {
+			t.Fatalf("%+v: grant = %v, reason = %q; the authorizer says %v, %q", question, got.grant, got.reason, decision, reason)
 		}
-		if got.Grant != nil {
+		if got.grant != nil {
 			allowed++
-			if len(got.NearMisses) > 0 || got.Reason != reason {
-				t.Errorf("%+v: near misses = %v, reason = %q, want none, %q", question, misses(got.NearMisses), got.Reason, reason)
+			if len(got.nearMisses) > 0 || got.reason != reason {
+				t.Errorf("%+v: near misses = %v, reason = %q, want none, %q", question, misses(got.nearMisses), got.reason, reason)
 			}
-			checkGrant(t, policy, question, *got.Grant)
+			checkGrant(t, policy, question, *got.grant)
 			return
 		}
-		if (reason == "") != (len(got.Errors) == 0) {
-			t.Errorf("%+v: errors = %q, the authorizer's reason is %q", question, got.Errors, reason)
+		if (reason == "") != (len(got.errors) == 0) {
+			t.Errorf("%+v: errors = %q, the authorizer's reason is %q", question, got.errors, reason)
 		}
-		for _, text := range got.Errors {
+		for _, text := range got.errors {
 			if !strings.Contains(reason, text) {
 				t.Errorf("%+v: error %q is not in the authorizer's reason %q", question, text, reason)
 			}
 		}
-		for _, miss := range got.NearMisses {
+		for _, miss := range got.nearMisses {
 			near++
 			checkNear(t, policy, question, miss)
 		}

@@ -51,7 +51,7 @@ func (e *Explainer) WhoCan(ctx context.Context, q Question) (*convert.Subjects, 
 		return compareNames(b.name(), name)
 	})
 	p := page{size: size, after: after}
-	p.Errors = errs
+	p.Errors, p.NotListedBy = errs, notListedBy(e.cfg.Authorizers())
 	for _, b := range bindings[start:] {
 		if err := ctx.Err(); err != nil {
 			return nil, err
