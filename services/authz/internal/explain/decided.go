@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	authzconfig "k8s.io/apiserver/pkg/apis/apiserver"
@@ -18,38 +19,26 @@ import (
 	"github.com/trigate/trigate/services/authz/internal/convert"
 )
 
-// Authorizer is one of the chain.
-type Authorizer struct {
-	// Name is its name in the configuration.
-	Name string
-	// Type is its type there. Empty for the one that every chain has without being
-	// configured, which lets system:masters do everything.
-	Type authzconfig.AuthorizerType
-}
+// privilegedGroup is upstream's name for the authorizer that is first in every
+// chain and that no configuration has.
+const privilegedGroup = "kubernetes.io/system-privileged-group"
 
-// typeOf returns the type of the authorizer of a name, or unknown: a reload has just
-// taken it away.
-func typeOf(name string, authorizers []Authorizer) string {
-	for _, a := range authorizers {
-		if a.Name == name {
-			return string(a.Type)
-		}
+// typeOf returns the type of the authorizer of a name. It is empty for those that are
+// not configured: a reload may just have taken one away.
+func typeOf(name string, authorizers []authzconfig.AuthorizerConfiguration) string {
+	i := slices.IndexFunc(authorizers, func(a authzconfig.AuthorizerConfiguration) bool { return a.Name == name })
+	if i < 0 {
+		return ""
 	}
-	return unknown
+	return string(authorizers[i].Type)
 }
-
-// unknown is the type of no authorizer.
-const unknown = "unknown"
 
 // notListedBy returns the names of those authorizers that cannot tell whom they
-// allow. RBAC can, AlwaysDeny allows nobody, and the members of system:masters are
-// not known to anybody.
-func notListedBy(authorizers []Authorizer) []string {
+// allow. RBAC can, and AlwaysDeny allows nobody.
+func notListedBy(authorizers []authzconfig.AuthorizerConfiguration) []string {
 	var names []string
 	for _, a := range authorizers {
-		switch string(a.Type) {
-		case "", modes.ModeRBAC, modes.ModeAlwaysDeny:
-		default:
+		if kind := string(a.Type); kind != modes.ModeRBAC && kind != modes.ModeAlwaysDeny {
 			names = append(names, a.Name)
 		}
 	}
@@ -59,7 +48,7 @@ func notListedBy(authorizers []Authorizer) []string {
 // decidedBy returns in a sentence what decided a question, if it was another
 // authorizer than RBAC, from what each of them said. It is empty if RBAC decided, or
 // nobody.
-func (e *Explainer) decidedBy(ctx context.Context, a authorizer.Attributes, said []convert.Say, authorizers []Authorizer) string {
+func (e *Explainer) decidedBy(ctx context.Context, a authorizer.Attributes, said []convert.Say, authorizers []authzconfig.AuthorizerConfiguration) string {
 	if len(said) == 0 {
 		return ""
 	}
@@ -67,11 +56,12 @@ func (e *Explainer) decidedBy(ctx context.Context, a authorizer.Attributes, said
 	if last.Decision == authorizer.DecisionNoOpinion {
 		return ""
 	}
+	if last.Name == privilegedGroup {
+		return fmt.Sprintf("group %q may do everything", user.SystemPrivilegedGroup)
+	}
 	switch kind := typeOf(last.Name, authorizers); kind {
 	case modes.ModeRBAC:
 		return ""
-	case "":
-		return fmt.Sprintf("group %q may do everything", user.SystemPrivilegedGroup)
 	case modes.ModeAlwaysAllow:
 		return kind + " allows everything"
 	case modes.ModeNode:

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	authzconfig "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -27,8 +28,7 @@ func writePolicy(t *testing.T, content string) string {
 	return path
 }
 
-var chain = []Authorizer{
-	{Name: "masters"},
+var chain = []authzconfig.AuthorizerConfiguration{
 	{Name: "node", Type: "Node"},
 	{Name: "hook.example.com", Type: "Webhook"},
 	{Name: "abac", Type: "ABAC"},
@@ -50,7 +50,7 @@ func TestDecidedBy(t *testing.T) {
 		"nobody was asked": {question: getPod},
 		"nobody decides":   {question: getPod, said: []convert.Say{{Name: "node", Decision: noOpinion}, {Name: "rbac", Decision: noOpinion, Reason: "r"}}},
 		"RBAC":             {question: getPod, said: []convert.Say{{Name: "node", Decision: noOpinion}, {Name: "rbac", Decision: allow, Reason: "r"}}},
-		"system:masters":   {question: getPod, said: []convert.Say{{Name: "masters", Decision: allow}}, want: `group "system:masters" may do everything`},
+		"system:masters":   {question: getPod, said: []convert.Say{{Name: "kubernetes.io/system-privileged-group", Decision: allow}}, want: `group "system:masters" may do everything`},
 		"a node":           {question: nodeGets, said: []convert.Say{{Name: "node", Decision: allow}}, want: `the Node authorizer allows it to node "n1"`},
 		"a line of ABAC":   {question: getPod, said: []convert.Say{{Name: "abac", Decision: allow}}, want: "line 5 of the ABAC policy allows it"},
 		"another line": {

@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	authzconfig "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/kubernetes/pkg/auth/authorizer/abac"
@@ -37,7 +38,7 @@ type Policy interface {
 // Config is what New needs.
 type Config struct {
 	// Authorizers returns the authorizers of the chain, which a reload may change.
-	Authorizers func() []Authorizer
+	Authorizers func() []authzconfig.AuthorizerConfiguration
 	// RBAC is what the RBAC authorizer decides by. Nil: there is none.
 	RBAC Policy
 	// WithUser returns a context with which the policy may leave out bindings that

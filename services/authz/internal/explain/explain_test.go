@@ -11,6 +11,7 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	authzconfig "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -223,7 +224,7 @@ func TestExplain(t *testing.T) {
 			clusterRole("get", rule(words("get"), words(""), words("pods"))),
 			clusterRoleBinding("b", "get", userSubject("jane")),
 		),
-		Authorizers: func() []Authorizer { return chain },
+		Authorizers: func() []authzconfig.AuthorizerConfiguration { return chain },
 	})
 	const allow, deny, noOpinion = authorizer.DecisionAllow, authorizer.DecisionDeny, authorizer.DecisionNoOpinion
 	const reason = `RBAC: allowed by ClusterRoleBinding "b" of ClusterRole "get" to User "jane"`

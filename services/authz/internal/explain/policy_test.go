@@ -17,6 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	authzconfig "k8s.io/apiserver/pkg/apis/apiserver"
 	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -97,7 +98,9 @@ func (m *memory) authorizer() *rbac.RBACAuthorizer { return rbac.New(m, m, m, m)
 func newExplainer(t *testing.T, cfg Config) *Explainer {
 	t.Helper()
 	if cfg.Authorizers == nil {
-		cfg.Authorizers = func() []Authorizer { return []Authorizer{{Name: "rbac", Type: "RBAC"}} }
+		cfg.Authorizers = func() []authzconfig.AuthorizerConfiguration {
+			return []authzconfig.AuthorizerConfiguration{{Name: "rbac", Type: "RBAC"}}
+		}
 	}
 	e, err := New(cfg)
 	if err != nil {
