@@ -2,11 +2,8 @@ package app
 
 import (
 	"context"
-	"errors"
 	"testing"
-	"time"
 
-	"github.com/spf13/pflag"
 	apiextensionsfake "k8s.io/apiextensions-apiserver/pkg/client/clientset/clientset/fake"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
@@ -19,7 +16,6 @@ import (
 	"k8s.io/client-go/openapi"
 	"k8s.io/client-go/openapi/openapitest"
 	"k8s.io/client-go/rest"
-	cliflag "k8s.io/component-base/cli/flag"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 
 	"github.com/trigate/trigate/services/admission/client"
@@ -28,22 +24,11 @@ import (
 	"github.com/trigate/trigate/services/internal/servetest"
 )
 
-// stopTimeout is only reached when something hangs.
-const stopTimeout = 30 * time.Second
-
 // parse returns the options that flags give.
 func parse(t testing.TB, args ...string) *Options {
 	t.Helper()
 	o := NewOptions()
-	var sections cliflag.NamedFlagSets
-	o.AddFlags(&sections)
-	all := pflag.NewFlagSet("all", pflag.ContinueOnError)
-	for _, name := range sections.Order {
-		all.AddFlagSet(sections.FlagSets[name])
-	}
-	if err := all.Parse(args); err != nil {
-		t.Fatalf("parsing %q: %v", args, err)
-	}
+	servetest.ParseFlags(t, o.AddFlags, args...)
 	return o
 }
 
@@ -101,20 +86,7 @@ func start(t *testing.T, cluster *cluster, authorizer authorizer.Authorizer, arg
 		Kubernetes: cluster.kubernetes, Dynamic: cluster.dynamic, Extensions: cluster.extensions,
 		Authorizer: authorizer,
 	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	done := make(chan error, 1)
-	go func() { done <- Run(ctx, config.Complete()) }() // The cleanup waits for it.
-	t.Cleanup(func() {
-		cancel()
-		select {
-		case err := <-done:
-			if err != nil {
-				t.Errorf("Run() = %v, want nil", err)
-			}
-		case <-time.After(stopTimeout):
-			t.Error("the service does not stop")
-		}
-	})
+	servetest.Go(t, func(ctx context.Context) error { return Run(ctx, config.Complete()) })
 	gateway := pki.Process(t, "gateway")
 	c, err := client.Dial(client.Config{
 		Endpoint: listener.Addr().String(), CAFile: pki.Gates.File, CertFile: gateway.CertFile, KeyFile: gateway.KeyFile,
@@ -127,11 +99,7 @@ func start(t *testing.T, cluster *cluster, authorizer authorizer.Authorizer, arg
 			t.Errorf("Close() = %v, want nil", err)
 		}
 	})
-	wait, stop := context.WithTimeout(t.Context(), stopTimeout)
-	defer stop()
-	if err := c.WaitReady(wait); err != nil {
-		t.Fatal(errors.Join(errors.New("the service does not become ready"), err))
-	}
+	servetest.AwaitReady(t, c)
 	return c
 }
 

@@ -138,11 +138,7 @@ func (r *Running) Dial(t testing.TB, cert Cert, change func(*dial.Config)) *dial
 func (r *Running) DialReady(t testing.TB, process string) *dial.Conn {
 	t.Helper()
 	conn := r.Dial(t, r.PKI.Process(t, process), nil)
-	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
-	defer cancel()
-	if err := conn.WaitReady(ctx); err != nil {
-		t.Fatalf("WaitReady() = %v, want nil", err)
-	}
+	AwaitReady(t, conn)
 	return conn
 }
 
