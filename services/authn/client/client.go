@@ -9,6 +9,7 @@
 package client
 
 import (
+	"context"
 	"time"
 
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
@@ -58,3 +59,17 @@ func Dial(cfg Config) (*Conn, error) { return dial.NewPeer(cfg, Service()) }
 // IsCouldNotDecide returns whether an error of this package says that nothing
 // could be decided, rather than that a token was refused.
 func IsCouldNotDecide(err error) bool { return rpcerr.IsCouldNotDecide(err) }
+
+// WithReserve bounds the wait for a verdict so that there is time left to tell the
+// caller that none came: as a call's own deadline is bounded.
+func WithReserve(ctx context.Context) (context.Context, context.CancelFunc) {
+	return dial.WithReserve(ctx, authenticateBudget)
+}
+
+// CouldNotDecide returns the error for a question that was given up, for which
+// IsCouldNotDecide holds.
+func CouldNotDecide(err error) error { return rpcerr.FromStatus(err, hop) }
+
+// Behind returns the error for a service that has not seen yet what is known already. For
+// it IsCouldNotDecide holds.
+func Behind() error { return rpcerr.NotSynced(hop, "it has not seen the latest writes yet") }

@@ -38,6 +38,9 @@ type Verdict = convert.Verdict
 // Object is an object that an identity hangs on.
 type Object = convert.Object
 
+// Lifetime says how long a verdict holds.
+type Lifetime = convert.Lifetime
+
 // AuthenticateToken implements authenticator.Token. The audiences are those of
 // ctx, or else the API's. Warnings and audit annotations that belong to a good
 // token go to where ctx collects them. An error is the reason of a refusal, or one
