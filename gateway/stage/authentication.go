@@ -14,23 +14,27 @@ import (
 	requestx509 "k8s.io/apiserver/pkg/authentication/request/x509"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/apiserver/pkg/server/dynamiccertificates"
+	"k8s.io/component-base/metrics/legacyregistry"
 	"k8s.io/kube-openapi/pkg/spec3"
 	"k8s.io/kube-openapi/pkg/validation/spec"
 	kubeauthenticator "k8s.io/kubernetes/pkg/kubeapiserver/authenticator"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/utils/clock"
+
+	"github.com/trigate/trigate/gateway/identities"
 )
 
 // authentication sets up who a request's client is, in upstream's order: front
-// proxy, client certificate, bearer token (asked of authn), websocket protocol,
-// anonymous. It returns the services' own certificates, which authorization gives
-// their fixed rights.
+// proxy, client certificate, bearer token (asked of authn, whose verdicts are kept
+// while nothing that they hang on changes), websocket protocol, anonymous. It returns
+// the services' own certificates, which authorization gives their fixed rights.
 func authentication(
 	config *genericapiserver.Config,
 	opts *kubeoptions.BuiltInAuthenticationOptions,
-	tokens authenticator.Token,
+	authn identities.Service,
 	reviews *tokenReviews,
 	gatesCAFile string,
+	observers writeObservers,
 ) (*serviceCertificates, error) {
 	upstream, err := opts.ToAuthenticationConfig()
 	if err != nil {
@@ -46,10 +50,33 @@ func authentication(
 	config.Authentication.RequestHeaderConfig = upstream.RequestHeaderConfig
 	config.Authentication.APIAudiences = upstream.APIAudiences
 
+	tokens, err := keptIdentities(config, authn, observers)
+	if err != nil {
+		return nil, err
+	}
 	services := newServiceCertificates(gatesCA)
 	config.Authentication.Authenticator = requestAuthenticator(upstream, services, &reviewedToken{next: noteToken{tokens}, reviews: reviews})
 	describeBearerToken(config)
 	return services, nil
+}
+
+// keptIdentities returns the tokens' authenticator: authn, with a cache that hears of what
+// ends an identity from this gateway's own writes and from authn.
+func keptIdentities(config *genericapiserver.Config, authn identities.Service, observers writeObservers) (authenticator.Token, error) {
+	cache, err := identities.New(identities.Config{
+		Service: authn, MaxEntries: identities.DefaultMaxEntries, MaxBytes: identities.DefaultMaxBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	observers.add(cache.Observe, identities.Resources()...)
+	if err := legacyregistry.Registerer().Register(cache); err != nil {
+		return nil, fmt.Errorf("registering the metrics of the identity cache: %w", err)
+	}
+	return cache, config.AddPostStartHook("trigate-revocations", func(hook genericapiserver.PostStartHookContext) error {
+		go cache.Run(hook)
+		return nil
+	})
 }
 
 // trustClientCAs has the TLS handshake ask for and verify the certificates of all

@@ -100,7 +100,7 @@ func BuildGenericConfig(
 		return nil, fmt.Errorf("storage: %w", err)
 	}
 	reviews := newTokenReviews()
-	services, err := authentication(c.Generic, opts.Authentication, authnclient.NewToken(c.Gates.Authn), reviews, gatesConfig.CAFile)
+	services, err := authentication(c.Generic, opts.Authentication, authnclient.NewToken(c.Gates.Authn), reviews, gatesConfig.CAFile, observers)
 	if err != nil {
 		return nil, fmt.Errorf("authentication: %w", err)
 	}
