@@ -1,13 +1,14 @@
 package server_test
 
 import (
-	"context"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
+	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
 	"github.com/trigate/trigate/services/admission/server"
 	"github.com/trigate/trigate/services/internal/rpcerr"
@@ -47,8 +48,7 @@ func FuzzObjects(f *testing.F) {
 	for i, target := range fuzzed {
 		for _, encoding := range []admissionv1.Encoding{admissionv1.Encoding_ENCODING_PROTOBUF, admissionv1.Encoding_ENCODING_JSON, admissionv1.Encoding_ENCODING_CBOR} {
 			gvr := schema.GroupVersionResource{Group: target.resource.GetGroup(), Version: target.resource.GetVersion(), Resource: target.resource.GetResource()}
-			json := &admissionv1.Object{Kind: target.kind, Encoding: admissionv1.Encoding_ENCODING_JSON, Data: seedJSON(target.kind)}
-			object, err := codec.DecodeObject("object", json, gvr)
+			object, err := codec.DecodeObject("object", jsonOf(target.kind), gvr)
 			if err != nil {
 				f.Fatal(err)
 			}
@@ -56,11 +56,12 @@ func FuzzObjects(f *testing.F) {
 			if err != nil {
 				continue // a custom resource has no protobuf form
 			}
-			f.Add(uint8(i), int32(encoding), seed.GetData())
+			f.Add(uint8(i), int32(encoding), seed.GetData(), "", int32(0))
+			f.Add(uint8(i), int32(encoding), seed.GetData(), "metadata.creationTimestamp", int32(1))
 		}
 	}
 	handlers := server.New(server.Config{Plugins: admission.NewChainHandler()})
-	f.Fuzz(func(t *testing.T, target uint8, encoding int32, data []byte) {
+	f.Fuzz(func(t *testing.T, target uint8, encoding int32, data []byte, timeField string, nanos int32) {
 		which := fuzzed[int(target)%len(fuzzed)]
 		attributes := &admissionv1.Attributes{
 			Operation: admissionv1.Operation_OPERATION_CREATE,
@@ -68,17 +69,68 @@ func FuzzObjects(f *testing.F) {
 			Resource:  which.resource,
 			Object:    &admissionv1.Object{Kind: which.kind, Encoding: admissionv1.Encoding(encoding), Data: data},
 		}
-		if which.resource.GetGroup() == "example.com" {
-			attributes.Resource = resourceOf("example.com", "v1", "widgets")
+		if timeField != "" {
+			attributes.Object.TimeFractions = []*admissionv1.TimeFraction{{Field: timeField, Nanos: nanos}}
 		}
-		response, err := handlers.Admit(context.Background(), &admissionv1.AdmitRequest{Attributes: attributes})
-		switch e, ok := rpcerr.As(err); {
-		case err == nil && !response.GetOutcome().GetAllowed():
-			t.Errorf("Admit() = %v, want it allowed", response)
-		case err != nil && (!ok || e.Reason != rpcerr.ReasonInvalidArgument || e.Field == ""):
-			t.Errorf("Admit() = %v, want an InvalidArgument with a field", err)
-		}
+		response, err := handlers.Admit(t.Context(), &admissionv1.AdmitRequest{Attributes: attributes})
+		mustBeClear(t, response.GetOutcome(), err)
 	})
+}
+
+// FuzzRequests has bytes of any kind be a request, an InvalidArgument, or nothing
+// worse, in both phases.
+func FuzzRequests(f *testing.F) {
+	for _, attributes := range []*admissionv1.Attributes{
+		{
+			Operation: admissionv1.Operation_OPERATION_UPDATE, Kind: fuzzed[0].kind, Resource: fuzzed[0].resource, Namespace: "ns", Name: "n",
+			User:      &authnv1.UserInfo{Name: "somebody", Groups: []string{"g"}},
+			Object:    jsonOf(fuzzed[0].kind),
+			OldObject: jsonOf(fuzzed[0].kind),
+			Options:   jsonOf(kindOf("meta.k8s.io", "v1", "UpdateOptions")),
+		},
+		{
+			Operation: admissionv1.Operation_OPERATION_CONNECT, Kind: kindOf("", "v1", "PodExecOptions"), Resource: fuzzed[0].resource,
+			Subresource: "exec", Name: "%ff", PercentEncoded: true, Object: jsonOf(kindOf("", "v1", "PodExecOptions")),
+		},
+		{
+			Operation: admissionv1.Operation_OPERATION_DELETE, Kind: kindOf("example.com", "v1", "Widget"), Resource: resourceOf("example.com", "v1", "widgets"),
+			DryRun: true, OldObject: jsonOf(kindOf("example.com", "v1", "Widget")),
+			Equivalents: []*admissionv1.EquivalentResource{{Resource: resourceOf("example.com", "v2", "widgets"), Kind: kindOf("example.com", "v2", "Widget")}},
+		},
+	} {
+		seed, err := proto.Marshal(attributes)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(seed)
+	}
+	handlers := server.New(server.Config{Plugins: admission.NewChainHandler()})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		attributes := &admissionv1.Attributes{}
+		if proto.Unmarshal(data, attributes) != nil {
+			return // refused by gRPC itself
+		}
+		admitted, err := handlers.Admit(t.Context(), &admissionv1.AdmitRequest{Attributes: attributes})
+		mustBeClear(t, admitted.GetOutcome(), err)
+		validated, err := handlers.Validate(t.Context(), &admissionv1.ValidateRequest{Attributes: attributes})
+		mustBeClear(t, validated.GetOutcome(), err)
+	})
+}
+
+// mustBeClear wants what a chain without plugins may answer: yes, or an
+// InvalidArgument that says where.
+func mustBeClear(t *testing.T, outcome *admissionv1.Outcome, err error) {
+	t.Helper()
+	switch e, ok := rpcerr.As(err); {
+	case err == nil && !outcome.GetAllowed():
+		t.Errorf("the outcome is %v, want it allowed", outcome)
+	case err != nil && (!ok || e.Reason != rpcerr.ReasonInvalidArgument || e.Field == ""):
+		t.Errorf("the error is %v, want an InvalidArgument with a field", err)
+	}
+}
+
+func jsonOf(kind *admissionv1.GroupVersionKind) *admissionv1.Object {
+	return &admissionv1.Object{Kind: kind, Encoding: admissionv1.Encoding_ENCODING_JSON, Data: seedJSON(kind)}
 }
 
 func seedJSON(kind *admissionv1.GroupVersionKind) []byte {
