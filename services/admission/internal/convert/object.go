@@ -278,6 +278,9 @@ func (t *typeSystem) decodeProtobuf(field string, m *admissionv1.Object, kind sc
 }
 
 func decodeUnstructured(field string, m *admissionv1.Object, kind schema.GroupVersionKind) (runtime.Object, error) {
+	if len(m.GetTimeFractions()) > 0 {
+		return nil, rpcerr.InvalidArgument(field+".time_fractions", "%s is a custom resource, whose times are text", kind)
+	}
 	var obj unstructured.Unstructured
 	var err error
 	switch m.GetEncoding() {

@@ -223,6 +223,7 @@ func TestUnusableObjects(t *testing.T) {
 		"custom as protobuf":    {&admissionv1.Object{Kind: widgetMessage, Encoding: proto, Data: otherEnvelope}, widgets, "f.encoding: "},
 		"custom without a kind": {&admissionv1.Object{Kind: widgetMessage, Encoding: json, Data: []byte("{}")}, widgets, "f.data: "},
 		"custom of another":     {&admissionv1.Object{Kind: widgetMessage, Encoding: json, Data: []byte(`{"apiVersion":"v1","kind":"Pod"}`)}, widgets, "f.data: the data is of /v1, Kind=Pod"},
+		"custom with times":     {&admissionv1.Object{Kind: widgetMessage, Encoding: json, Data: []byte("{}"), TimeFractions: []*admissionv1.TimeFraction{{Nanos: 1}}}, widgets, "f.time_fractions: "},
 		"a list as an object":   {&admissionv1.Object{Kind: widgetMessage, Encoding: json, Data: []byte(`[]`)}, widgets, "f.data: "},
 	} {
 		t.Run(name, func(t *testing.T) {
