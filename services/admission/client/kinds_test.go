@@ -1,7 +1,9 @@
 package client_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"reflect"
 	"sync/atomic"
 	"testing"
@@ -12,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/utils/dump"
 
+	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
+	"github.com/trigate/trigate/services/admission/internal/convert"
 	"github.com/trigate/trigate/services/admission/internal/kindtest"
 	"github.com/trigate/trigate/services/admission/server"
 )
@@ -42,6 +46,37 @@ func TestEveryKindComesBackAsItWas(t *testing.T) {
 				if how == "protobuf" { // JSON tells more kinds of nothing apart
 					mustBeSame(t, "the plugins' object", want, seen.Load().(box).Object)
 				}
+			}
+		}
+	})
+}
+
+// TestEveryKindInJSONIsLeftAlone has people send objects of every kind in JSON: what
+// no plugin acts on does not come back.
+func TestEveryKindInJSONIsLeftAlone(t *testing.T) {
+	running, _ := start(t, server.Config{Plugins: admission.NewChainHandler()})
+	stub := admissionv1.NewAdmissionServiceClient(running.DialReady(t, "gateway"))
+	codec := convert.NewCodec()
+	kindtest.Each(t, func(t *testing.T, kind kindtest.Kind) {
+		for range iterations {
+			like := &admissionv1.Object{Kind: convert.ToKind(kind.GroupVersionKind), Encoding: admissionv1.Encoding_ENCODING_JSON}
+			object, err := codec.EncodeLike(kind.NewFromJSON(t), like)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var indented bytes.Buffer
+			if err := json.Indent(&indented, object.GetData(), "", "\t"); err != nil {
+				t.Fatal(err)
+			}
+			object.Data = indented.Bytes()
+			response, err := stub.Admit(t.Context(), &admissionv1.AdmitRequest{Attributes: &admissionv1.Attributes{
+				Operation: admissionv1.Operation_OPERATION_CREATE, Kind: object.GetKind(), Resource: convert.ToResource(kind.Resource()), Object: object,
+			}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !response.GetOutcome().GetAllowed() || response.GetObject() != nil {
+				t.Errorf("Admit() = %v, want it allowed and no object", response)
 			}
 		}
 	})
