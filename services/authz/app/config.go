@@ -59,7 +59,7 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 	if c.Authorization, err = o.authorization.ToAuthorizationConfig(nil); err != nil {
 		return nil, c.flags.explain(err)
 	}
-	if chain.NeedsInformers(c.Authorization.AuthorizationConfiguration) {
+	if c.has(modes.ModeNode) || c.has(modes.ModeRBAC) {
 		if c.Kubernetes, err = newKubernetesClient(o.serve.Kubeconfig); err != nil {
 			return nil, err
 		}

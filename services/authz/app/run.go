@@ -5,9 +5,11 @@ import (
 	"errors"
 
 	"k8s.io/client-go/informers"
+	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/authz/internal/chain"
+	"github.com/trigate/trigate/services/authz/internal/policy"
 	"github.com/trigate/trigate/services/authz/server"
 	"github.com/trigate/trigate/services/internal/process"
 	"github.com/trigate/trigate/services/internal/serve"
@@ -22,27 +24,35 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 	if c.close != nil {
 		defer func() { err = errors.Join(err, c.close()) }()
 	}
-	authorization := *c.Authorization
-	var factory informers.SharedInformerFactory
-	if c.Kubernetes != nil {
-		factory = process.NewInformerFactory(c.Kubernetes)
-		authorization.VersionedInformerFactory = factory
+	authorization, from := *c.Authorization, c.newSources()
+	if from.factory != nil {
+		authorization.VersionedInformerFactory = from.factory
 	}
-	authorizers, err := chain.New(ctx, chain.Config{Upstream: authorization, ServerID: program})
+	authorizers, err := chain.New(ctx, chain.Config{Upstream: authorization, Policy: from.policy, ServerID: program})
 	if err != nil {
 		return c.flags.explain(err)
 	}
-	serverConfig := server.Config{Authorizer: authorizers, Rules: authorizers}
+	serverConfig := server.Config{
+		Authorizer:    authorizers,
+		Rules:         authorizers,
+		Policy:        from.policy,
+		MayWait:       authorizers.MayWait,
+		Configuration: authorizers.Configuration,
+		Registerer:    c.Serve.Registerer,
+	}
 	var reading *process.Informers
-	if factory != nil {
+	if c.Kubernetes != nil {
 		reading = process.NewInformers(process.InformersConfig{
 			API:       c.Kubernetes.Discovery().RESTClient(),
-			Factories: []process.InformerFactory{factory},
+			Factories: from.all,
 			Synced:    authorizers.HandlersSynced(),
 		})
 		serverConfig.Synced = reading.Synced
 	}
-	handlers := server.New(serverConfig)
+	handlers, err := server.New(serverConfig)
+	if err != nil {
+		return err
+	}
 
 	serveConfig := c.Serve
 	serveConfig.Authorizer = handlers.CallerAuthorizer()
@@ -58,4 +68,31 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		tasks = append(tasks, reading.Task(grpcServer.Health()))
 	}
 	return grpcServer.Run(ctx, tasks...)
+}
+
+// sources are what the authorizers read from the Kubernetes API.
+type sources struct {
+	// factory has the informers of the Node authorizer. Nil without it.
+	factory informers.SharedInformerFactory
+	// policy is what RBAC decides by. Nil without it.
+	policy *policy.Store
+	// all are to be started and waited for.
+	all []process.InformerFactory
+}
+
+func (c CompletedConfig) newSources() sources {
+	var from sources
+	if c.has(modes.ModeNode) {
+		from.factory = process.NewInformerFactory(c.Kubernetes)
+		from.all = append(from.all, from.factory)
+	}
+	if c.has(modes.ModeRBAC) {
+		from.policy = policy.NewStore()
+		from.all = append(from.all, policy.NewReader(from.policy, c.Kubernetes))
+	}
+	return from
+}
+
+func (c Config) has(mode string) bool {
+	return chain.Has(c.Authorization.AuthorizationConfiguration, mode)
 }

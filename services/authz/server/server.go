@@ -5,11 +5,12 @@ package server
 import (
 	"context"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
-	"github.com/trigate/trigate/services/authz/internal/chain"
 	"github.com/trigate/trigate/services/authz/internal/convert"
+	"github.com/trigate/trigate/services/authz/internal/policy"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/serve"
 )
@@ -27,51 +28,69 @@ type Config struct {
 	// Synced reports whether all that is decided from has been read. Until then
 	// nothing is decided. Nil: always.
 	Synced func() bool
+	// Policy is what is decided from, as far as that is RBAC. Nil: nothing is.
+	Policy *policy.Store
+	// MayWait reports whether the authorizer may have to wait for somebody else. Nil:
+	// always.
+	MayWait func() bool
+	// Configuration returns the digest of the authorizers' configuration, and a
+	// channel that is closed when it is another one. Nil: it never changes.
+	Configuration func() (string, <-chan struct{})
+	// Registerer gets the metrics of decisions. Nil: they go nowhere.
+	Registerer prometheus.Registerer
 }
 
 // Server implements trigate.authz.v1's AuthorizationService. It is safe for
 // concurrent use.
 type Server struct {
 	authzv1.UnimplementedAuthorizationServiceServer
-	cfg Config
+	cfg     Config
+	metrics *metrics
 }
 
 var _ authzv1.AuthorizationServiceServer = (*Server)(nil)
 
-// New returns a server, which the caller registers.
-func New(cfg Config) *Server {
+// New returns a server, which the caller registers. It fails if its metrics cannot
+// be registered.
+func New(cfg Config) (*Server, error) {
 	if cfg.Synced == nil {
 		cfg.Synced = func() bool { return true }
 	}
-	return &Server{cfg: cfg}
+	if cfg.MayWait == nil {
+		cfg.MayWait = func() bool { return true }
+	}
+	if cfg.Configuration == nil {
+		cfg.Configuration = func() (string, <-chan struct{}) { return "", nil }
+	}
+	if cfg.Registerer == nil {
+		cfg.Registerer = prometheus.NewRegistry()
+	}
+	m, err := newMetrics(cfg.Registerer, cfg.Policy)
+	if err != nil {
+		return nil, err
+	}
+	return &Server{cfg: cfg, metrics: m}, nil
 }
 
 // Policy has the rule of each method. The other services ask for decisions on
 // their own callers, and admission for policies whose expressions ask what a
 // user may do.
 func Policy() serve.Policy {
+	deciding := serve.Peers(serve.PeerAuthn, serve.PeerAdmission)
 	return serve.Policy{
-		authzv1.AuthorizationService_Authorize_FullMethodName: serve.Peers(serve.PeerAuthn, serve.PeerAdmission),
-		authzv1.AuthorizationService_ListRules_FullMethodName: serve.Peers(),
+		authzv1.AuthorizationService_Authorize_FullMethodName:           deciding,
+		authzv1.AuthorizationService_BatchAuthorize_FullMethodName:      deciding,
+		authzv1.AuthorizationService_AuthorizeStream_FullMethodName:     deciding,
+		authzv1.AuthorizationService_WatchPolicyRevision_FullMethodName: serve.Peers(),
+		authzv1.AuthorizationService_Explain_FullMethodName:             serve.Peers(),
+		authzv1.AuthorizationService_WhoCan_FullMethodName:              serve.Peers(),
+		authzv1.AuthorizationService_ListRules_FullMethodName:           serve.Peers(),
 	}
 }
 
 // Authorize decides one question.
 func (s *Server) Authorize(ctx context.Context, request *authzv1.AuthorizeRequest) (*authzv1.AuthorizeResponse, error) {
-	attributes, err := convert.AttributesFromProto("attributes", request.GetAttributes())
-	if err != nil {
-		return nil, err
-	}
-	if err := s.ready(); err != nil {
-		return nil, err
-	}
-	recording, sayings := chain.Record(ctx)
-	decision, reason, err := s.cfg.Authorizer.Authorize(recording, attributes)
-	if ctx.Err() != nil {
-		// What an authorizer says of a question that was cut off is no decision.
-		return nil, ctx.Err()
-	}
-	return convert.SayToProto(convert.Say{Decision: decision, Reason: reason, Err: err}, sayings.All()), nil
+	return s.decide(ctx, request, patience)
 }
 
 // ListRules returns a user's rules.
@@ -80,7 +99,7 @@ func (s *Server) ListRules(ctx context.Context, request *authzv1.ListRulesReques
 	if err != nil {
 		return nil, err
 	}
-	if err := s.ready(); err != nil {
+	if err := s.await(ctx, request.GetAtLeastAsFreshAs()); err != nil {
 		return nil, err
 	}
 	var rules convert.Rules

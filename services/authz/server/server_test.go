@@ -44,7 +44,7 @@ func newChain(t *testing.T, modes ...string) *chain.Chain {
 // stub serves cfg over mutual TLS, and returns a stub as the gateway.
 func stub(t *testing.T, cfg Config) authzv1.AuthorizationServiceClient {
 	t.Helper()
-	handlers := New(cfg)
+	handlers := newServer(t, cfg)
 	running := servetest.Start(t, servetest.NewPKI(t),
 		serve.Config{Name: "authz", Policy: Policy(), Authorizer: handlers.CallerAuthorizer()},
 		func(s *serve.Server) {
@@ -52,6 +52,15 @@ func stub(t *testing.T, cfg Config) authzv1.AuthorizationServiceClient {
 			s.Health().Set("test", true, "")
 		})
 	return authzv1.NewAuthorizationServiceClient(running.DialReady(t, "gateway"))
+}
+
+func newServer(t testing.TB, cfg Config) *Server {
+	t.Helper()
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatalf("New() = %v, want nil", err)
+	}
+	return s
 }
 
 func request(groups ...string) *authzv1.AuthorizeRequest {
@@ -62,6 +71,7 @@ func request(groups ...string) *authzv1.AuthorizeRequest {
 
 func TestAuthorize(t *testing.T) {
 	denying := newChain(t, "AlwaysDeny")
+	digest, _ := denying.Configuration()
 	for name, tc := range map[string]struct {
 		groups []string
 		want   *authzv1.AuthorizeResponse
@@ -72,12 +82,14 @@ func TestAuthorize(t *testing.T) {
 			Authorizers: []*authzv1.AuthorizerDecision{
 				{Name: "alwaysdeny", Decision: authzv1.Decision_DECISION_NO_OPINION, Reason: "Everything is forbidden."},
 			},
+			Revision: &authzv1.PolicyRevision{}, Reuse: authzv1.Reuse_REUSE_ANY_NAMESPACE, Configuration: digest,
 		}},
 		"allow": {groups: []string{user.SystemPrivilegedGroup}, want: &authzv1.AuthorizeResponse{
 			Decision: authzv1.Decision_DECISION_ALLOW,
 			Authorizers: []*authzv1.AuthorizerDecision{
 				{Name: "kubernetes.io/system-privileged-group", Decision: authzv1.Decision_DECISION_ALLOW},
 			},
+			Revision: &authzv1.PolicyRevision{}, Reuse: authzv1.Reuse_REUSE_ANY_NAMESPACE, Configuration: digest,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +128,7 @@ func TestNotSynced(t *testing.T) {
 	ask := func() (error, error, error) {
 		_, authorizeErr := authz.Authorize(t.Context(), request())
 		_, rulesErr := authz.ListRules(t.Context(), &authzv1.ListRulesRequest{User: &authnv1.UserInfo{Name: "jane"}})
-		decision, _, callerErr := New(cfg).CallerAuthorizer().Authorize(t.Context(), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "jane"}})
+		decision, _, callerErr := newServer(t, cfg).CallerAuthorizer().Authorize(t.Context(), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "jane"}})
 		if allowed := decision == authorizer.DecisionAllow; allowed != synced.Load() {
 			t.Errorf("a caller is allowed: %v, synced: %v", allowed, synced.Load())
 		}

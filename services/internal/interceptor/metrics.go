@@ -17,7 +17,7 @@ var durationBuckets = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 // method is bounded: gRPC calls no interceptor for a method that is not
 // registered. Servers may share a registerer.
 func Metrics(registerer prometheus.Registerer) (Interceptor, error) {
-	seconds, err := register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
+	seconds, err := Register(registerer, prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Name:    "trigate_grpc_server_handling_seconds",
 		Help:    "Time from the arrival of a call to its answer, by method; of a stream, to its end.",
 		Buckets: durationBuckets,
@@ -25,7 +25,7 @@ func Metrics(registerer prometheus.Registerer) (Interceptor, error) {
 	if err != nil {
 		return Interceptor{}, err
 	}
-	handled, err := register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
+	handled, err := Register(registerer, prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "trigate_grpc_server_handled_total",
 		Help: "Calls that were answered, by method and gRPC status code.",
 	}, []string{"method", "code"}))
@@ -41,9 +41,9 @@ func Metrics(registerer prometheus.Registerer) (Interceptor, error) {
 	}), nil
 }
 
-// register registers a collector, or returns the one that another server of
+// Register registers a collector, or returns the one that another server of
 // this process registered before.
-func register[C prometheus.Collector](registerer prometheus.Registerer, collector C) (C, error) {
+func Register[C prometheus.Collector](registerer prometheus.Registerer, collector C) (C, error) {
 	err := registerer.Register(collector)
 	if err == nil {
 		return collector, nil
@@ -54,5 +54,5 @@ func register[C prometheus.Collector](registerer prometheus.Registerer, collecto
 			return existing, nil
 		}
 	}
-	return collector, fmt.Errorf("registering gRPC server metrics: %w", err)
+	return collector, fmt.Errorf("registering metrics: %w", err)
 }

@@ -10,9 +10,9 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/util/sets"
@@ -25,6 +25,8 @@ import (
 	"k8s.io/client-go/tools/cache"
 	kubeauthorizer "k8s.io/kubernetes/pkg/kubeapiserver/authorizer"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
+
+	"github.com/trigate/trigate/services/authz/internal/policy"
 )
 
 // privilegedGroupName is upstream's name for the authorizer that lets
@@ -36,6 +38,8 @@ type Config struct {
 	// Upstream is what kube-apiserver would build its chain from. Its informers
 	// must not be started before New has returned.
 	Upstream kubeauthorizer.Config
+	// Policy is what RBAC decides by. Needed if RBAC is configured.
+	Policy *policy.Store
 	// ServerID tells this server from others in the metrics of reloads.
 	ServerID string
 }
@@ -54,6 +58,9 @@ type Chain struct {
 	lastData   []byte
 	lastConfig *authzconfig.AuthorizationConfiguration
 
+	// abac is the content of the ABAC policy, which is read once, as upstream does.
+	abac []byte
+
 	current atomic.Pointer[joined]
 }
 
@@ -70,16 +77,22 @@ type link struct {
 
 // joined is a whole chain.
 type joined struct {
+	config     *authzconfig.AuthorizationConfiguration
 	authorizer authorizer.Authorizer
 	rules      authorizer.RuleResolver
+	// digest tells the configuration from others.
+	digest string
+	// waits is whether a question may wait for somebody else, a webhook.
+	waits bool
+	// replaced is closed when another chain is in force.
+	replaced chan struct{}
 }
 
-// NeedsInformers reports whether the configured authorizers decide by what
-// informers read. A reload does not change that.
-func NeedsInformers(config *authzconfig.AuthorizationConfiguration) bool {
+// Has reports whether an authorizer of a type (of upstream's modes) is configured.
+// A reload changes that for no type but Webhook.
+func Has(config *authzconfig.AuthorizationConfiguration, mode string) bool {
 	return slices.ContainsFunc(config.Authorizers, func(configured authzconfig.AuthorizerConfiguration) bool {
-		mode := string(configured.Type)
-		return mode == modes.ModeNode || mode == modes.ModeRBAC
+		return string(configured.Type) == mode
 	})
 }
 
@@ -122,6 +135,10 @@ func New(ctx context.Context, cfg Config) (*Chain, error) {
 		}
 		c.lasting[configured.Type] = l
 	}
+	var err error
+	if c.abac, err = c.abacPolicy(); err != nil {
+		return nil, &AuthorizerError{Type: modes.ModeABAC, Name: kubeauthorizer.GetNameForAuthorizerMode(modes.ModeABAC), Err: err}
+	}
 	j, err := c.join(ctx, c.lastConfig)
 	if err != nil {
 		return nil, err
@@ -133,7 +150,28 @@ func New(ctx context.Context, cfg Config) (*Chain, error) {
 // Authorize decides, and records what each authorizer said if ctx comes from
 // Record.
 func (c *Chain) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	return c.current.Load().authorizer.Authorize(ctx, a)
+	j := c.current.Load()
+	if s := sayingsFrom(ctx); s != nil {
+		s.configuration = j.digest
+	}
+	return j.authorizer.Authorize(ctx, a)
+}
+
+// MayWait reports whether a question may have to wait for somebody else (a webhook)
+// before it is decided.
+func (c *Chain) MayWait() bool { return c.current.Load().waits }
+
+// Authorizers returns the configured authorizers in force, in their order. The
+// caller must not change them.
+func (c *Chain) Authorizers() []authzconfig.AuthorizerConfiguration {
+	return c.current.Load().config.Authorizers
+}
+
+// Configuration returns the digest of the configuration in force, and a channel that
+// is closed when another one is.
+func (c *Chain) Configuration() (string, <-chan struct{}) {
+	j := c.current.Load()
+	return j.digest, j.replaced
 }
 
 // RulesFor returns the rules of all authorizers.
@@ -150,8 +188,16 @@ func (c *Chain) HandlersSynced() []cache.InformerSynced {
 	return c.handlers.synced()
 }
 
-// newLink builds one authorizer as a chain of upstream.
+// newLink builds one authorizer as a chain of upstream. RBAC is built from what that
+// is made of, since the chain's listers do not know who is asked about.
 func (c *Chain) newLink(ctx context.Context, configured authzconfig.AuthorizerConfiguration) (link, error) {
+	if string(configured.Type) == modes.ModeRBAC {
+		if c.cfg.Policy == nil {
+			return link{}, &AuthorizerError{Type: string(configured.Type), Name: configured.Name, Err: errors.New("there is no policy to decide by")}
+		}
+		member := newRBAC(configured.Name, c.cfg.Policy)
+		return link{authorizer: member, rules: member}, nil
+	}
 	one := c.cfg.Upstream
 	one.AuthorizationConfiguration = &authzconfig.AuthorizationConfiguration{
 		Authorizers: []authzconfig.AuthorizerConfiguration{configured},
@@ -164,14 +210,18 @@ func (c *Chain) newLink(ctx context.Context, configured authzconfig.AuthorizerCo
 	if err != nil {
 		return link{}, &AuthorizerError{Type: string(configured.Type), Name: configured.Name, Err: err}
 	}
-	return link{authorizer: named{name: configured.Name, next: authz}, rules: rules}, nil
+	return link{authorizer: named{name: configured.Name, next: authz, reuse: reuseOf(configured.Type)}, rules: rules}, nil
 }
 
 // join joins the configured authorizers in their order.
 func (c *Chain) join(ctx context.Context, config *authzconfig.AuthorizationConfiguration) (*joined, error) {
 	authorizers := []union.NamedAuthorizer{{
 		AuthorizerName: privilegedGroupName,
-		Authorizer:     named{name: privilegedGroupName, next: authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup)},
+		Authorizer: named{
+			name:  privilegedGroupName,
+			next:  authorizerfactory.NewPrivilegedGroups(user.SystemPrivilegedGroup),
+			reuse: anyNamespace,
+		},
 	}}
 	var rules []authorizer.RuleResolver
 	for _, configured := range config.Authorizers {
@@ -193,37 +243,15 @@ func (c *Chain) join(ctx context.Context, config *authzconfig.AuthorizationConfi
 	if err != nil {
 		return nil, err
 	}
-	return &joined{authorizer: all, rules: union.NewRuleResolvers(rules...)}, nil
+	digest, err := digest(config, c.abac)
+	if err != nil {
+		return nil, err
+	}
+	return &joined{
+		config: config, authorizer: all, rules: union.NewRuleResolvers(rules...),
+		digest: digest, waits: Has(config, modes.ModeWebhook), replaced: make(chan struct{}),
+	}, nil
 }
 
 // lastingTypes are the types that a new configuration has to have too.
 func (c *Chain) lastingTypes() sets.Set[authzconfig.AuthorizerType] { return sets.KeySet(c.lasting) }
-
-// named is one member of the chain: it records what the authorizer said.
-type named struct {
-	name string
-	next authorizer.Authorizer
-}
-
-var _ authorizer.Authorizer = named{}
-
-// Authorize asks the authorizer.
-func (n named) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	decision, reason, err := n.next.Authorize(ctx, a)
-	if decision == authorizer.DecisionNoOpinion {
-		// Upstream's union put the name before the reason, and will do so again.
-		reason = strings.TrimPrefix(reason, n.name+": ")
-	}
-	record(ctx, n.name, decision, reason, err)
-	return decision, reason, err
-}
-
-// ConditionsAwareAuthorize is not conditions-aware, as no message of ours is.
-func (n named) ConditionsAwareAuthorize(ctx context.Context, a authorizer.Attributes) authorizer.ConditionsAwareDecision {
-	return authorizer.ConditionsAwareDecisionFromParts(n.Authorize(ctx, a))
-}
-
-// EvaluateConditions fails closed: there are no conditions to evaluate.
-func (n named) EvaluateConditions(context.Context, authorizer.ConditionsAwareDecision, authorizer.ConditionsData) (authorizer.Decision, string, error) {
-	return authorizer.DecisionDeny, "", authorizer.ErrorConditionEvaluationNotSupported
-}

@@ -159,6 +159,7 @@ func TestReload(t *testing.T) {
 		{name: "the webhook goes away", content: configuration(deny), wantReason: "alwaysdeny: Everything is forbidden."},
 	} {
 		failures, successes := reloads(t, "failure"), reloads(t, "success")
+		digest, replaced := c.Configuration()
 		write(t, path, step.content)
 		servetest.Eventually(t, func() error {
 			if reloads(t, "failure")+reloads(t, "success") == failures+successes {
@@ -168,6 +169,19 @@ func TestReload(t *testing.T) {
 		})
 		if failed := reloads(t, "failure") > failures; failed != step.wantFailure {
 			t.Errorf("step %d, %s: failed = %v, want %v", i, step.name, failed, step.wantFailure)
+		}
+		select {
+		case <-replaced:
+		default:
+			if !step.wantFailure {
+				t.Errorf("step %d, %s: the old configuration is said to be in force", i, step.name)
+			}
+		}
+		if now, _ := c.Configuration(); (now != digest) == step.wantFailure {
+			t.Errorf("step %d, %s: the digest was %s and is %s", i, step.name, digest, now)
+		}
+		if waits := strings.Contains(step.wantReason, "webhook"); c.MayWait() != waits {
+			t.Errorf("step %d, %s: MayWait() = %v, want %v", i, step.name, c.MayWait(), waits)
 		}
 		if _, reason, err := c.Authorize(t.Context(), getPod(jane)); reason != step.wantReason || err != nil {
 			t.Errorf("step %d, %s: Authorize() = %q, %v, want %q", i, step.name, reason, err, step.wantReason)
@@ -229,8 +243,8 @@ func TestHandlersSynced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !NeedsInformers(upstream.AuthorizationConfiguration) {
-		t.Error("NeedsInformers() = false for Node, want true")
+	if !Has(upstream.AuthorizationConfiguration, "Node") || Has(upstream.AuthorizationConfiguration, "RBAC") {
+		t.Error("Has() is wrong")
 	}
 	c, err := New(t.Context(), Config{Upstream: *upstream, ServerID: "test"})
 	if err != nil {

@@ -68,6 +68,6 @@ func (c *Chain) reload(ctx context.Context, path string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	c.current.Store(j)
+	close(c.current.Swap(j).replaced)
 	return true, nil
 }

@@ -1,0 +1,142 @@
+package server
+
+import (
+	"context"
+	"errors"
+	"runtime/debug"
+	"time"
+
+	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/klog/v2"
+
+	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
+	"github.com/trigate/trigate/services/authz/internal/chain"
+	"github.com/trigate/trigate/services/authz/internal/convert"
+	"github.com/trigate/trigate/services/authz/internal/policy"
+	"github.com/trigate/trigate/services/internal/interceptor"
+	"github.com/trigate/trigate/services/internal/rpcerr"
+	"github.com/trigate/trigate/services/internal/serve"
+)
+
+// patience is how long a question waits for a policy that is not read yet. A watch is
+// behind by milliseconds; if it is not, another replica may be better off.
+const patience = time.Second
+
+// decide answers one question.
+func (s *Server) decide(ctx context.Context, request *authzv1.AuthorizeRequest, patience time.Duration) (*authzv1.AuthorizeResponse, error) {
+	attributes, err := convert.AttributesFromProto("attributes", request.GetAttributes())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.awaitFor(ctx, request.GetAtLeastAsFreshAs(), patience); err != nil {
+		return nil, err
+	}
+	response, _, err := s.evaluate(ctx, attributes)
+	return response, err
+}
+
+// evaluate asks the authorizer, and returns its answer also as what each authorizer
+// said.
+func (s *Server) evaluate(ctx context.Context, attributes authorizer.Attributes) (*authzv1.AuthorizeResponse, []convert.Say, error) {
+	// What is in force by now is seen; what comes into force meanwhile may not be.
+	revision := s.revision()
+	recording, sayings := chain.Record(ctx)
+	start := time.Now()
+	decision, reason, err := s.cfg.Authorizer.Authorize(recording, attributes)
+	if ctx.Err() != nil {
+		// What an authorizer says of a question that was cut off is no decision.
+		return nil, nil, ctx.Err()
+	}
+	s.metrics.decided(decision, time.Since(start))
+	response := convert.SayToProto(convert.Say{Decision: decision, Reason: reason, Err: err}, sayings.All())
+	response.Revision, response.Configuration = revision, sayings.Configuration()
+	if err == nil {
+		response.Reuse = sayings.Reuse()
+	}
+	return response, sayings.All(), nil
+}
+
+// result answers one of several questions. A panic is its error alone.
+func (s *Server) result(ctx context.Context, request *authzv1.AuthorizeRequest, patience time.Duration) *authzv1.AuthorizeResult {
+	response, err := func() (_ *authzv1.AuthorizeResponse, err error) {
+		defer func() {
+			if value := recover(); value != nil {
+				err = rpcerr.Internal(&interceptor.PanicError{Value: value, Stack: debug.Stack()})
+			}
+		}()
+		return s.decide(ctx, request, patience)
+	}()
+	if err == nil {
+		return &authzv1.AuthorizeResult{Response: response}
+	}
+	if errors.Is(err, context.DeadlineExceeded) {
+		err = rpcerr.DeadlineExceeded(hop, err)
+	}
+	if e, ok := rpcerr.As(err); !ok || e.Reason == rpcerr.ReasonInternal {
+		keysAndValues := []any{}
+		if p := (*interceptor.PanicError)(nil); errors.As(err, &p) {
+			keysAndValues = append(keysAndValues, "stack", string(p.Stack))
+		}
+		klog.FromContext(ctx).Error(err, "Could not answer one of several questions", keysAndValues...)
+	}
+	status := rpcerr.ToStatus(err, serve.AuditIDFrom(ctx))
+	return &authzv1.AuthorizeResult{Error: &authzv1.AuthorizeError{Code: int32(status.Code()), Message: status.Message()}}
+}
+
+// mayWait reports whether a question may have to wait for something.
+func (s *Server) mayWait(request *authzv1.AuthorizeRequest) bool {
+	return s.cfg.MayWait() || !s.reached(request.GetAtLeastAsFreshAs())
+}
+
+// await returns nil when everything has been read, and the policy as far as asked
+// for. If that takes too long, it is an Unavailable: another replica may answer.
+func (s *Server) await(ctx context.Context, atLeast *authzv1.PolicyRevision) error {
+	return s.awaitFor(ctx, atLeast, patience)
+}
+
+func (s *Server) awaitFor(ctx context.Context, atLeast *authzv1.PolicyRevision, patience time.Duration) error {
+	if err := s.ready(); err != nil || s.reached(atLeast) {
+		return err
+	}
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := s.cfg.Policy.Wait(waiting, positionsFromProto(atLeast)); err == nil {
+		return nil
+	}
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return ctx.Err()
+	}
+	return rpcerr.NotSynced(hop, "it has not read the policy as far as the question asks for")
+}
+
+// reached reports whether the policy was read as far. A service that does not
+// decide by one has nothing to read.
+func (s *Server) reached(atLeast *authzv1.PolicyRevision) bool {
+	return atLeast == nil || s.cfg.Policy == nil || s.cfg.Policy.Revision().Reached(positionsFromProto(atLeast))
+}
+
+// revision is up to where the policy was read.
+func (s *Server) revision() *authzv1.PolicyRevision {
+	if s.cfg.Policy == nil {
+		return &authzv1.PolicyRevision{}
+	}
+	return positionsToProto(s.cfg.Policy.Revision())
+}
+
+func positionsFromProto(m *authzv1.PolicyRevision) policy.Positions {
+	return policy.Positions{
+		policy.ClusterRoles:        m.GetClusterRoles(),
+		policy.ClusterRoleBindings: m.GetClusterRoleBindings(),
+		policy.Roles:               m.GetRoles(),
+		policy.RoleBindings:        m.GetRoleBindings(),
+	}
+}
+
+func positionsToProto(p policy.Positions) *authzv1.PolicyRevision {
+	return &authzv1.PolicyRevision{
+		ClusterRoles:        p[policy.ClusterRoles],
+		ClusterRoleBindings: p[policy.ClusterRoleBindings],
+		Roles:               p[policy.Roles],
+		RoleBindings:        p[policy.RoleBindings],
+	}
+}
