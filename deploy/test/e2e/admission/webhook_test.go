@@ -78,7 +78,9 @@ func TestWebhooksSayNoInTheirOwnWords(t *testing.T) {
 		{"teapot", &metav1.Status{Code: 418, Message: "teapot"}},
 		{"html", &metav1.Status{Message: "<b>\"quoted\" & \\ more\nlines</b>"}},
 		{"long", &metav1.Status{Message: strings.Repeat("very long ", 5000)}},
-		{"list", &metav1.Status{Message: "m", ListMeta: metav1.ListMeta{ResourceVersion: "5", Continue: "c"}}},
+		{"list", &metav1.Status{Message: "m", ListMeta: metav1.ListMeta{
+			ResourceVersion: "5", Continue: "c", RemainingItemCount: ptr.To[int64](7), ShardInfo: &metav1.ShardInfo{Selector: "s"},
+		}}},
 	}
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
