@@ -32,10 +32,15 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 	if err != nil {
 		return c.flags.explain(err)
 	}
+	explainer, err := c.newExplainer(authorizers, from.policy)
+	if err != nil {
+		return c.flags.explain(err)
+	}
 	serverConfig := server.Config{
 		Authorizer:    authorizers,
 		Rules:         authorizers,
 		Policy:        from.policy,
+		Explainer:     explainer,
 		MayWait:       authorizers.MayWait,
 		Configuration: authorizers.Configuration,
 		Registerer:    c.Serve.Registerer,

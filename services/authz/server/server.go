@@ -10,6 +10,7 @@ import (
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/authz/internal/convert"
+	"github.com/trigate/trigate/services/authz/internal/explain"
 	"github.com/trigate/trigate/services/authz/internal/policy"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/serve"
@@ -30,6 +31,8 @@ type Config struct {
 	Synced func() bool
 	// Policy is what is decided from, as far as that is RBAC. Nil: nothing is.
 	Policy *policy.Store
+	// Explainer explains what Authorizer decides. Nil: nothing is explained.
+	Explainer *explain.Explainer
 	// MayWait reports whether the authorizer may have to wait for somebody else. Nil:
 	// always.
 	MayWait func() bool

@@ -139,7 +139,7 @@ func (e *Explainer) find(ctx context.Context, a authorizer.Attributes) (*finding
 			switch {
 			case err != nil:
 				f.errors = append(f.errors, err.Error())
-			case f.grant != nil:
+			case f.grant != nil: // The authorizer stops here, and only errors are of interest.
 			case rbac.RuleAllows(a, rule):
 				f.grant = grantTo(b, b.subjectOf(ctx, a.GetUser()), index, rule)
 				f.reason = e.reason(ctx, b, a)
