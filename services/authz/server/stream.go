@@ -88,21 +88,28 @@ func (d *dialogue) receive(ctx context.Context) error {
 		if err := checkCount(len(request.GetQuestions())); err != nil {
 			return err
 		}
-		for _, question := range request.GetQuestions() {
-			if !d.hasRoom(ctx) {
-				return ctx.Err()
-			}
-			d.take(ctx, question)
+		if !d.hasRoom(ctx) {
+			return ctx.Err()
 		}
+		d.take(ctx, request.GetQuestions())
 	}
 }
 
-// take answers a question, or has it answered.
-func (d *dialogue) take(ctx context.Context, question *authzv1.StreamQuestion) {
-	if !d.server.mayWait(question.GetRequest()) {
-		d.put(question.GetId(), d.server.result(ctx, question.GetRequest(), 0))
-		return
+// take answers questions, or has them answered.
+func (d *dialogue) take(ctx context.Context, questions []*authzv1.StreamQuestion) {
+	answers := make([]*authzv1.StreamAnswer, 0, len(questions))
+	for _, question := range questions {
+		if d.server.mayWait(question.GetRequest()) {
+			d.takeSlow(ctx, question)
+			continue
+		}
+		answers = append(answers, d.answer(ctx, question, 0))
 	}
+	d.put(answers...)
+}
+
+// takeSlow has a question answered that may have to wait.
+func (d *dialogue) takeSlow(ctx context.Context, question *authzv1.StreamQuestion) {
 	select {
 	case d.slots <- struct{}{}:
 	case <-ctx.Done():
@@ -113,8 +120,12 @@ func (d *dialogue) take(ctx context.Context, question *authzv1.StreamQuestion) {
 		defer func() { <-d.slots }()
 		ctx, cancel := context.WithTimeout(ctx, timeoutOf(question))
 		defer cancel()
-		d.put(question.GetId(), d.server.result(ctx, question.GetRequest(), patience))
+		d.put(d.answer(ctx, question, patience))
 	})
+}
+
+func (d *dialogue) answer(ctx context.Context, question *authzv1.StreamQuestion, patience time.Duration) *authzv1.StreamAnswer {
+	return &authzv1.StreamAnswer{Id: question.GetId(), Result: d.server.result(ctx, question.GetRequest(), patience)}
 }
 
 func timeoutOf(question *authzv1.StreamQuestion) time.Duration {
@@ -142,9 +153,12 @@ func (d *dialogue) hasRoom(ctx context.Context) bool {
 	}
 }
 
-func (d *dialogue) put(id uint64, result *authzv1.AuthorizeResult) {
+func (d *dialogue) put(answers ...*authzv1.StreamAnswer) {
+	if len(answers) == 0 {
+		return
+	}
 	d.mu.Lock()
-	d.answers = append(d.answers, &authzv1.StreamAnswer{Id: id, Result: result})
+	d.answers = append(d.answers, answers...)
 	d.mu.Unlock()
 	signal(d.ready)
 }

@@ -109,7 +109,9 @@ func TestReuse(t *testing.T) {
 	webhook := write(t, filepath.Join(t.TempDir(), "hook"),
 		`{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c}}], clusters: [{name: c, cluster: {server: "`+hook.URL+`"}}]}`)
 	policyFile := abacPolicy(t)
-	files := func(o *kubeoptions.BuiltInAuthorizationOptions) { o.PolicyFile, o.WebhookConfigFile = policyFile, webhook }
+	files := func(o *kubeoptions.BuiltInAuthorizationOptions) {
+		o.PolicyFile, o.WebhookConfigFile = policyFile, webhook
+	}
 	node := &user.DefaultInfo{Name: "system:node:n", Groups: []string{user.NodesGroup}}
 	question := func(u user.Info, verb, resource string) authorizer.AttributesRecord {
 		return authorizer.AttributesRecord{User: u, Verb: verb, Namespace: "ns", Resource: resource, Name: "web", ResourceRequest: true}
