@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/component-base/metrics/legacyregistry"
+	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 	"k8s.io/kubernetes/pkg/serviceaccount"
 
 	"github.com/trigate/trigate/services/authn/internal/authntest"
@@ -146,9 +147,18 @@ const issuer = "https://issuer.example.com"
 // start builds a chain with a service account, and runs its informers.
 func start(t *testing.T, configFile string, objects ...runtime.Object) (authenticator.Token, *fake.Clientset, authntest.Key) {
 	t.Helper()
+	key := authntest.NewRSAKey(t)
+	tokens, kubernetes := startWith(t, key, func(o *kubeoptions.BuiltInAuthenticationOptions) {
+		o.AuthenticationConfigFile = configFile
+	}, objects...)
+	return tokens, kubernetes, key
+}
+
+// startWith does so with a key, and with options that change has set.
+func startWith(t *testing.T, key authntest.Key, change func(*kubeoptions.BuiltInAuthenticationOptions), objects ...runtime.Object) (authenticator.Token, *fake.Clientset) {
+	t.Helper()
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	t.Cleanup(stop)
-	key := authntest.NewRSAKey(t)
 	public, err := serviceaccount.StaticPublicKeysGetter([]any{key.Private.Public()})
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +166,9 @@ func start(t *testing.T, configFile string, objects ...runtime.Object) (authenti
 	options := NewOptions()
 	options.ServiceAccounts.Issuers = []string{issuer}
 	options.ServiceAccounts.KeyFiles = []string{"not read"}
-	options.AuthenticationConfigFile = configFile
+	if change != nil {
+		change(options)
+	}
 	kubernetes := fake.NewClientset(objects...)
 	factory := informers.NewSharedInformerFactory(kubernetes, 0)
 	tokens, err := New(ctx, Config{Options: options, PublicKeys: public, Client: kubernetes, Informers: factory, ServerID: "test"})
@@ -169,7 +181,7 @@ func start(t *testing.T, configFile string, objects ...runtime.Object) (authenti
 	factory.Start(ctx.Done())
 	t.Cleanup(func() { stop(); factory.Shutdown() })
 	factory.WaitForCacheSync(ctx.Done())
-	return tokens, kubernetes, key
+	return tokens, kubernetes
 }
 
 func account(name string) *corev1.ServiceAccount {
