@@ -433,7 +433,7 @@ func (c *Cache) size() (entries int, bytes int64) {
 }
 
 // eventually waits until something holds.
-func eventually(t *testing.T, holds func() bool) {
+func eventually(t testing.TB, holds func() bool) {
 	t.Helper()
 	deadline := time.After(30 * time.Second)
 	tick := time.NewTicker(time.Millisecond)
