@@ -2,6 +2,8 @@ package app
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -9,11 +11,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/serviceaccount"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/authz/client"
+	"github.com/trigate/trigate/services/authz/rbactest"
 	"github.com/trigate/trigate/services/internal/apitest"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/servetest"
@@ -118,6 +122,50 @@ func TestExplain(t *testing.T) {
 	})
 }
 
+// TestExplainWebhook has a webhook decide before RBAC is asked, or leave it to RBAC.
+func TestExplainWebhook(t *testing.T) {
+	config := write(t, "authorization.yaml", fmt.Sprintf(`apiVersion: apiserver.config.k8s.io/v1
+kind: AuthorizationConfiguration
+authorizers:
+- type: Webhook
+  name: hook.example.com
+  webhook:
+    timeout: 10s
+    subjectAccessReviewVersion: v1
+    matchConditionSubjectAccessReviewVersion: v1
+    failurePolicy: NoOpinion
+    connectionInfo: {type: KubeConfigFile, kubeConfigFile: %s}
+- {type: RBAC, name: rbac}
+`, newWebhook(t)))
+	api := apitest.New(t, world()...)
+	c := start(t, nil, "--kubeconfig="+api.Kubeconfig(t), "--authorization-config="+config).gateway(t)
+	all := questions(t)
+	for name, tc := range map[string]struct {
+		question authorizer.AttributesRecord
+		// wantDecidedBy is how the sentence begins: it goes on with the reason.
+		wantDecidedBy string
+		wantGrant     bool
+	}{
+		"it allows":            {question: all["other path"], wantDecidedBy: `webhook "hook.example.com" allows it: webhook: {`},
+		"it refuses":           {question: all["a user beyond ASCII"], wantDecidedBy: `webhook "hook.example.com" refuses it: webhook: {`},
+		"it leaves it to RBAC": {question: all["role by service account"], wantGrant: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := c.Explain(t.Context(), tc.question, client.Revision{})
+			if err != nil {
+				t.Fatalf("Explain() = %v", err)
+			}
+			if !strings.HasPrefix(got.DecidedBy, tc.wantDecidedBy) || (got.DecidedBy == "") != (tc.wantDecidedBy == "") || (got.Grant != nil) != tc.wantGrant {
+				t.Errorf("decided by %q, grant = %v, want %q and a grant: %v", got.DecidedBy, got.Grant, tc.wantDecidedBy, tc.wantGrant)
+			}
+		})
+	}
+	want := []string{"hook.example.com"}
+	if page, err := c.WhoCan(t.Context(), client.WhoCanQuestion{Action: all["path"]}); err != nil || !slices.Equal(page.NotListedBy, want) {
+		t.Errorf("WhoCan() = %v, %v, want it not listed by %q", page, err, want)
+	}
+}
+
 func TestWhoCan(t *testing.T) {
 	c := explaining(t)
 	q := client.WhoCanQuestion{Action: questions(t)["path"], PageSize: 1}
@@ -154,6 +202,64 @@ func TestWhoCan(t *testing.T) {
 			t.Errorf("WhoCan() = %v, want an invalid %s", err, field)
 		}
 	}
+}
+
+// TestExplainRandomPolicies asks services with random policies, which keep them in an
+// index by subject: explanations are of what Authorize decides, and whoever is listed
+// is allowed.
+func TestExplainRandomPolicies(t *testing.T) {
+	allowed, listed := 0, 0
+	for seed := range uint64(4) {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		policy := rbactest.Random(rng)
+		api := apitest.New(t, policy.Objects()...)
+		c := start(t, nil, "--authorization-mode=RBAC", "--kubeconfig="+api.Kubeconfig(t)).gateway(t)
+		for range 150 {
+			question := policy.Question(rng)
+			want := ask(t.Context(), c, question)
+			got, err := c.Explain(t.Context(), question, client.Revision{})
+			if err != nil {
+				t.Fatalf("Explain() = %v", err)
+			}
+			if answer := (said{got.Answer.Decision, got.Answer.Reason, text(got.Answer.Err)}); answer != want {
+				t.Errorf("%+v: answer = %v, want %v", question, answer, want)
+			}
+			if isAllowed := want.Decision == authorizer.DecisionAllow; (got.Grant != nil) != isAllowed {
+				t.Errorf("%+v: grant = %v, the reason is %q", question, got.Grant, want.Reason)
+			} else if isAllowed {
+				allowed++
+			}
+			page, err := c.WhoCan(t.Context(), client.WhoCanQuestion{Action: question})
+			if err != nil {
+				t.Fatalf("WhoCan() = %v", err)
+			}
+			for _, g := range page.Grants {
+				listed++
+				question.User = memberOf(g)
+				if said := ask(t.Context(), c, question); said.Decision != authorizer.DecisionAllow {
+					t.Errorf("%+v: %v is listed, and refused: %v", question, g, said)
+				}
+			}
+		}
+	}
+	if allowed < 20 || listed < 200 {
+		t.Errorf("%d questions were allowed and %d subjects listed, too few to tell", allowed, listed)
+	}
+}
+
+// memberOf returns a user for whom a grant's subject stands.
+func memberOf(g client.Grant) user.Info {
+	switch g.Subject.Kind {
+	case rbacv1.GroupKind:
+		return &user.DefaultInfo{Name: "somebody", Groups: []string{g.Subject.Name}}
+	case rbacv1.ServiceAccountKind:
+		namespace := g.Subject.Namespace
+		if namespace == "" {
+			namespace = g.Binding.Namespace
+		}
+		return &user.DefaultInfo{Name: serviceaccount.MakeUsername(namespace, g.Subject.Name)}
+	}
+	return &user.DefaultInfo{Name: g.Subject.Name}
 }
 
 // TestExplainCallers has each kind of caller ask for explanations.
