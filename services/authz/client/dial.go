@@ -26,7 +26,7 @@ func Service() dial.Service {
 		Budgets: map[string]time.Duration{
 			authzv1.AuthorizationService_Authorize_FullMethodName:      authorizeBudget,
 			authzv1.AuthorizationService_BatchAuthorize_FullMethodName: authorizeBudget,
-			authzv1.AuthorizationService_Explain_FullMethodName:        rulesBudget,
+			authzv1.AuthorizationService_Explain_FullMethodName:        authorizeBudget,
 			authzv1.AuthorizationService_WhoCan_FullMethodName:         rulesBudget,
 			authzv1.AuthorizationService_ListRules_FullMethodName:      rulesBudget,
 		},
