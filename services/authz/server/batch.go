@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,8 +24,16 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 	if err := checkCount(len(questions)); err != nil {
 		return nil, err
 	}
-	// All wait together. A question for which that is not long enough says so itself.
-	_ = s.await(ctx, freshest(questions))
+	if err := s.ready(); err != nil {
+		return nil, err
+	}
+	// All wait together. A question for which that is not long enough says so itself,
+	// but if it is so for each, another replica may answer.
+	if err := s.await(ctx, freshest(questions)); err != nil && !slices.ContainsFunc(questions, func(question *authzv1.AuthorizeRequest) bool {
+		return s.reached(question.GetAtLeastAsFreshAs())
+	}) {
+		return nil, err
+	}
 	results := make([]*authzv1.AuthorizeResult, len(questions))
 	if s.cfg.MayWait() {
 		var group errgroup.Group

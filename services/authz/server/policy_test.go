@@ -131,6 +131,12 @@ func TestFreshness(t *testing.T) {
 			t.Errorf("%s() = %v, want Unavailable", what, err)
 		}
 	}
+	_, batchErr := authz.BatchAuthorize(t.Context(), &authzv1.BatchAuthorizeRequest{Questions: []*authzv1.AuthorizeRequest{
+		getPods("ns", 100), getPods("ns", 200),
+	}})
+	if status.Code(batchErr) != codes.Unavailable {
+		t.Errorf("BatchAuthorize() = %v, want Unavailable", batchErr)
+	}
 	start := time.Now()
 	batch, err := authz.BatchAuthorize(t.Context(), &authzv1.BatchAuthorizeRequest{Questions: []*authzv1.AuthorizeRequest{
 		getPods("ns", 100), getPods("ns", 3), {}, getPods("other", 200), getPods("none", 0),

@@ -125,8 +125,13 @@ func TestNotSynced(t *testing.T) {
 	allowing := newChain(t, "AlwaysAllow")
 	cfg := Config{Authorizer: allowing, Rules: allowing, Synced: synced.Load}
 	authz := stub(t, cfg)
+	questions := &authzv1.BatchAuthorizeRequest{Questions: []*authzv1.AuthorizeRequest{request()}}
 	ask := func() (error, error, error) {
 		_, authorizeErr := authz.Authorize(t.Context(), request())
+		_, batchErr := authz.BatchAuthorize(t.Context(), questions)
+		if status.Code(batchErr) != status.Code(authorizeErr) {
+			t.Errorf("BatchAuthorize() = %v, want as Authorize() = %v", batchErr, authorizeErr)
+		}
 		_, rulesErr := authz.ListRules(t.Context(), &authzv1.ListRulesRequest{User: &authnv1.UserInfo{Name: "jane"}})
 		decision, _, callerErr := newServer(t, cfg).CallerAuthorizer().Authorize(t.Context(), authorizer.AttributesRecord{User: &user.DefaultInfo{Name: "jane"}})
 		if allowed := decision == authorizer.DecisionAllow; allowed != synced.Load() {

@@ -29,6 +29,9 @@ const (
 
 // AuthorizeStream decides questions as they come, until the caller sends no more.
 func (s *Server) AuthorizeStream(stream grpc.BidiStreamingServer[authzv1.AuthorizeStreamRequest, authzv1.AuthorizeStreamResponse]) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	d := &dialogue{
