@@ -201,7 +201,7 @@ func (b *bindings[T]) remove(binding T) {
 	}
 }
 
-func (b *bindings[T]) replace(all []T) []string {
+func (b *bindings[T]) replace(all []T) bool {
 	fresh := &bindings[T]{subjectsOf: b.subjectsOf, only: b.only}
 	fresh.initLocked()
 	// Sorted, so that each binding goes to the end of its subjects' hits.
@@ -221,7 +221,7 @@ func (b *bindings[T]) replace(all []T) []string {
 	old := b.byKey
 	b.byKey, b.bySubject, b.namespaces = fresh.byKey, fresh.bySubject, fresh.namespaces
 	b.mu.Unlock()
-	return changedNamespaces(old, fresh.byKey, func(binding T) T { return binding })
+	return differ(old, fresh.byKey, func(binding T) T { return binding })
 }
 
 func (b *bindings[T]) initLocked() {

@@ -68,7 +68,7 @@ func (r *roles[T]) remove(role T) {
 	delete(r.byKey, keyOf(role))
 }
 
-func (r *roles[T]) replace(all []T) []string {
+func (r *roles[T]) replace(all []T) bool {
 	byKey := make(map[key]knownRole[T], len(all))
 	for _, role := range all {
 		byKey[keyOf(role)] = r.known(role)
@@ -77,24 +77,17 @@ func (r *roles[T]) replace(all []T) []string {
 	old := r.byKey
 	r.byKey = byKey
 	r.mu.Unlock()
-	return changedNamespaces(old, byKey, func(known knownRole[T]) T { return known.role })
+	return differ(old, byKey, func(known knownRole[T]) T { return known.role })
 }
 
-// changedNamespaces returns the namespaces of the objects that are not the same
-// before and after, sorted.
-func changedNamespaces[E any, T object](before, after map[key]E, objectOf func(E) T) []string {
-	changed := map[string]bool{}
+// differ reports whether an object is not the same before and after.
+func differ[E any, T object](before, after map[key]E, objectOf func(E) T) bool {
 	for k, old := range before {
 		if now, ok := after[k]; !ok || !same(objectOf(old), objectOf(now)) {
-			changed[k.namespace] = true
+			return true
 		}
 	}
-	for k := range after {
-		if _, ok := before[k]; !ok {
-			changed[k.namespace] = true
-		}
-	}
-	return sortedKeys(changed)
+	return len(before) != len(after)
 }
 
 // same reports whether two objects of the same name are the same one, unchanged.

@@ -205,22 +205,20 @@ func (s *Store) advance(resource Resource, position uint64, namespaces ...string
 	s.wakeWaitingLocked()
 }
 
-// restart says that a resource was read whole. A position that goes back means that
-// the API has lost changes (etcd was restored from a backup): positions that others
-// have been told of have another meaning now, so all subscribers have to begin anew.
-func (s *Store) restart(resource Resource, position uint64, namespaces []string) {
+// restart says that a resource was read whole. If that is not the first time and
+// something is not what it was, all subscribers have to begin anew: when it changed is
+// not known, and the position of the list is one that other replicas reach late, if
+// they have missed nothing. So they do if the position goes back (etcd was restored
+// from a backup), and what they have been told has another meaning now.
+func (s *Store) restart(resource Resource, position uint64, changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	back := position < s.positions[resource].Load()
-	s.positions[resource].Store(position)
-	for subscription := range s.subscriptions {
-		for _, namespace := range namespaces {
-			subscription.addLocked(namespace, resource, position)
-		}
-		if back {
+	if back := position < s.positions[resource].Load(); back || s.feeds[resource].listed && changed {
+		for subscription := range s.subscriptions {
 			subscription.loseLocked()
 		}
 	}
+	s.positions[resource].Store(position)
 	s.wakeWaitingLocked()
 	s.setFeedLocked(resource, func(feed *feedState) { feed.listed, feed.current = true, true })
 }
@@ -253,8 +251,8 @@ func (s *Store) setFeedLocked(resource Resource, change func(*feedState)) {
 type index[T object] interface {
 	put(T)
 	remove(T)
-	// replace returns the namespaces in which something is not what it was.
-	replace([]T) []string
+	// replace reports whether something is not what it was.
+	replace([]T) bool
 }
 
 // feed is where a reflector puts what it reads of one resource. Objects are in

@@ -108,17 +108,14 @@ func TestPositions(t *testing.T) {
 			want: Update{Revision: Positions{13, 10, 15, 16}},
 		},
 		{
-			name: "another list, with one deleted, one changed, one new, one replaced, one as it was",
+			name: "the same list again",
 			do: func() error {
-				again := role("c", "r", "9")
 				return errors.Join(
-					into.roles.Replace([]any{role("b", "r", "17"), again, role("d", "r", "18")}, "20"),
+					into.roles.Replace([]any{role("b", "r", "8"), role("c", "r", "9"), role("a", "r", "7")}, "20"),
 					into.roles.Resync(),
 				)
 			},
-			want: Update{Revision: Positions{13, 10, 20, 16}, Changes: []Change{
-				{"a", Positions{Roles: 20}}, {"b", Positions{Roles: 20}}, {"d", Positions{Roles: 20}},
-			}},
+			want: Update{Revision: Positions{13, 10, 20, 16}},
 		},
 		{
 			name: "several changes in two namespaces",
@@ -182,6 +179,18 @@ func TestLost(t *testing.T) {
 		next(t, again)
 	}
 	lost("the API goes back", func(into feeds) { listAll(t, into, "99") })
+	for what, list := range map[string][]any{
+		"one is gone in another list":     {},
+		"one has changed in another list": {role("a", "r", "102")},
+		"one is new in another list":      {role("a", "r", "101"), role("b", "r", "102")},
+	} {
+		lost(what, func(into feeds) {
+			into.add(t, role("a", "r", "101"))
+			if err := into.roles.Replace(list, "110"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 	lost("nobody comes for the changes", func(into feeds) {
 		for i := range 2 * maxPending {
 			into.add(t, role(fmt.Sprint("ns", i), "r", "101"))
