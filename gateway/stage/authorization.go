@@ -22,30 +22,19 @@ var publicPaths = []string{"/healthz", "/livez", "/readyz", "/version", "/versio
 
 // authorization sets up what a user may do. system:masters, the public paths and
 // the services' own rights are decided here; everything else is asked of authz, whose
-// decisions are kept while no change of the policy concerns them.
+// decisions are kept while no change of the policy concerns them. It returns what
+// knows of the changes.
 func authorization(
 	config *genericapiserver.Config, remote *authzclient.Client, services *serviceCertificates,
 	gates GatesConfig, observers writeObservers,
-) error {
-	cache, err := decisions.New(decisions.Config{
-		Service: remote, MaxEntries: gates.DecisionCacheEntries, MaxBytes: gates.DecisionCacheBytes,
-	})
+) (*decisions.Cache, error) {
+	cache, err := keptDecisions(config, remote, gates, observers)
 	if err != nil {
-		return err
-	}
-	observers.add(cache.Observe, decisions.Resources()...)
-	if err := legacyregistry.Registerer().Register(cache); err != nil {
-		return fmt.Errorf("registering the metrics of the decision cache: %w", err)
-	}
-	if err := config.AddPostStartHook("trigate-policy-revisions", func(hook genericapiserver.PostStartHookContext) error {
-		go cache.Run(hook)
-		return nil
-	}); err != nil {
-		return err
+		return nil, err
 	}
 	public, err := path.NewAuthorizer(publicPaths)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	gate := &gatedAuthorizer{
 		local: []authorizer.UnconditionalAuthorizer{
@@ -63,7 +52,26 @@ func authorization(
 	}
 	config.Authorization.Authorizer = gate
 	config.RuleResolver = gate
-	return nil
+	return cache, nil
+}
+
+// keptDecisions sets up the cache of decisions. It follows the policy from when the
+// server has started.
+func keptDecisions(config *genericapiserver.Config, remote *authzclient.Client, gates GatesConfig, observers writeObservers) (*decisions.Cache, error) {
+	cache, err := decisions.New(decisions.Config{
+		Service: remote, MaxEntries: gates.DecisionCacheEntries, MaxBytes: gates.DecisionCacheBytes,
+	})
+	if err != nil {
+		return nil, err
+	}
+	observers.add(cache.Observe, decisions.Resources()...)
+	if err := legacyregistry.Registerer().Register(cache); err != nil {
+		return nil, fmt.Errorf("registering the metrics of the decision cache: %w", err)
+	}
+	return cache, config.AddPostStartHook("trigate-policy-revisions", func(hook genericapiserver.PostStartHookContext) error {
+		go cache.Run(hook)
+		return nil
+	})
 }
 
 // gatedAuthorizer asks the local authorizers in order, and the authz gate if none

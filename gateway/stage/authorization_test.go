@@ -14,7 +14,7 @@ import (
 // is away, and everything else to be undecided.
 func TestLocalDecisions(t *testing.T) {
 	config := &genericapiserver.Config{PostStartHooks: map[string]genericapiserver.PostStartHookConfigEntry{}}
-	if err := authorization(config, authzclient.New(downConn{}), &serviceCertificates{}, GatesConfig{}, writeObservers{}); err != nil {
+	if _, err := authorization(config, authzclient.New(downConn{}), &serviceCertificates{}, GatesConfig{}, writeObservers{}); err != nil {
 		t.Fatal(err)
 	}
 	ann := &user.DefaultInfo{Name: "ann", Groups: []string{user.AllAuthenticated}}

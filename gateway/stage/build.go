@@ -104,13 +104,14 @@ func BuildGenericConfig(
 	if err != nil {
 		return nil, fmt.Errorf("authentication: %w", err)
 	}
-	if err = authorization(c.Generic, c.Gates.Authz, services, gatesConfig, observers); err != nil {
+	policy, err := authorization(c.Generic, c.Gates.Authz, services, gatesConfig, observers)
+	if err != nil {
 		return nil, fmt.Errorf("authorization: %w", err)
 	}
 	if err = audit(c.Generic, opts.Audit, c.undecided); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	if err = admission(c.Generic, c.Gates.Admission, reviews); err != nil {
+	if err = admission(c.Generic, c.Gates.Admission, reviews, policy.Known); err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
 	if c.Tokens, err = tokens(c.Generic, c.Gates.Authn); err != nil {

@@ -14,6 +14,7 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
+	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/admission/client"
 	"github.com/trigate/trigate/services/admission/server"
 	authnclient "github.com/trigate/trigate/services/authn/client"
@@ -47,6 +48,8 @@ type Config struct {
 	// none is accepted.
 	Tokens authenticator.Token
 
+	// seen has the Authorizer's decisions see what a gateway knows of. Nil: it cannot.
+	seen func(*authzv1.PolicyRevision)
 	// close ends the connections to the peers. Nil: there are none.
 	close func() error
 }
@@ -109,7 +112,9 @@ func (c *Config) dialPeers(o serve.CompletedOptions) error {
 	if err != nil {
 		return fmt.Errorf("--%s: %w", flagAuthz, err)
 	}
-	c.Authorizer, c.close = authzClient, authzClient.Close
+	fresh := authzclient.NewFresh(authzClient)
+	c.seen = func(revision *authzv1.PolicyRevision) { fresh.Raise(authzclient.RevisionFromProto(revision)) }
+	c.Authorizer, c.close = fresh, authzClient.Close
 	if o.Endpoints[peerAuthn] == "" {
 		return nil
 	}

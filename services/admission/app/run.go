@@ -58,6 +58,7 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		Plugins:     plugins.Plugins,
 		Definitions: plugins.Definitions,
 		Questions:   questions,
+		Seen:        c.seen,
 		Synced:      reading.Synced,
 	}))
 	return grpcServer.Run(ctx,

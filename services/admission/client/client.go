@@ -73,7 +73,8 @@ func (c *Client) Admit(ctx context.Context, a admission.Attributes, o admission.
 	}
 	// A webhook may have made the object larger than any limit of ours. That is for
 	// the resource to judge: upstream's plugins have no limit either.
-	response, err := c.stub.Admit(ctx, &admissionv1.AdmitRequest{Attributes: attributes}, grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	request := &admissionv1.AdmitRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx)}
+	response, err := c.stub.Admit(ctx, request, grpc.MaxCallRecvMsgSize(math.MaxInt32))
 	if err != nil {
 		return undecided(ctx, err)
 	}
@@ -96,7 +97,7 @@ func (c *Client) Validate(ctx context.Context, a admission.Attributes, o admissi
 	if err != nil {
 		return err
 	}
-	response, err := c.stub.Validate(ctx, &admissionv1.ValidateRequest{Attributes: attributes})
+	response, err := c.stub.Validate(ctx, &admissionv1.ValidateRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx)})
 	if err != nil {
 		return undecided(ctx, err)
 	}

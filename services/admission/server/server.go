@@ -14,6 +14,7 @@ import (
 	"k8s.io/apiserver/pkg/warning"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
+	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
 	"github.com/trigate/trigate/services/admission/internal/custom"
 	"github.com/trigate/trigate/services/admission/internal/undecided"
@@ -42,6 +43,9 @@ type Config struct {
 	// Questions sees what the plugins ask the authorization gate. Nil: they ask
 	// nothing.
 	Questions *undecided.Tracker
+	// Seen is told, before the plugins run, which changes of the policy a gateway wants
+	// their questions' answers to have seen. Nil: nobody wants to know.
+	Seen func(*authzv1.PolicyRevision)
 	// Synced returns whether all that plugins decide from has been read. Until
 	// then nothing is decided. Nil: always.
 	Synced func() bool
@@ -61,6 +65,9 @@ func New(cfg Config) *Server {
 	if cfg.Questions == nil {
 		cfg.Questions = undecided.NewTracker()
 	}
+	if cfg.Seen == nil {
+		cfg.Seen = func(*authzv1.PolicyRevision) {}
+	}
 	if cfg.Synced == nil {
 		cfg.Synced = func() bool { return true }
 	}
@@ -69,7 +76,7 @@ func New(cfg Config) *Server {
 
 // Admit runs the mutating plugins.
 func (s *Server) Admit(ctx context.Context, in *admissionv1.AdmitRequest) (*admissionv1.AdmitResponse, error) {
-	call, err := s.newCall(ctx, in.GetAttributes())
+	call, err := s.newCall(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +102,7 @@ func (s *Server) Admit(ctx context.Context, in *admissionv1.AdmitRequest) (*admi
 
 // Validate runs the validating plugins.
 func (s *Server) Validate(ctx context.Context, in *admissionv1.ValidateRequest) (*admissionv1.ValidateResponse, error) {
-	call, err := s.newCall(ctx, in.GetAttributes())
+	call, err := s.newCall(ctx, in)
 	if err != nil {
 		return nil, err
 	}
@@ -149,13 +156,23 @@ type call struct {
 	outcome    convert.Outcome
 }
 
-func (s *Server) newCall(ctx context.Context, m *admissionv1.Attributes) (*call, error) {
-	decoded, err := s.codec.DecodeAttributes("attributes", m)
+// question is what both calls have.
+type question interface {
+	GetAttributes() *admissionv1.Attributes
+	GetAuthorizeAtLeastAsFreshAs() *authzv1.PolicyRevision
+}
+
+func (s *Server) newCall(ctx context.Context, in question) (*call, error) {
+	decoded, err := s.codec.DecodeAttributes("attributes", in.GetAttributes())
 	if err != nil {
 		return nil, err
 	}
 	if !s.cfg.Synced() {
 		return nil, rpcerr.NotSynced(Name, "its informers have not read everything yet")
+	}
+	// People could ask for what never comes, and block the questions of all.
+	if caller, ok := serve.CallerFrom(ctx); ok && caller.Peer == serve.PeerGateway {
+		s.cfg.Seen(in.GetAuthorizeAtLeastAsFreshAs())
 	}
 	c := &call{request: decoded, warnings: &warningRecorder{}}
 	if decoded.BuiltIn != nil {

@@ -46,7 +46,7 @@ type Answer struct {
 func (c *Client) Decide(ctx context.Context, a authorizer.Attributes, atLeast Revision) (Answer, error) {
 	response, err := c.ask(ctx, &authzv1.AuthorizeRequest{
 		Attributes:       convert.AttributesToProto(a),
-		AtLeastAsFreshAs: atLeast.toProto(),
+		AtLeastAsFreshAs: atLeast.ToProto(),
 	})
 	if err != nil {
 		return Answer{}, rpcerr.FromStatus(err, hop)
@@ -63,7 +63,7 @@ func answerFromProto(m *authzv1.AuthorizeResponse) (Answer, error) {
 		Decision:      say.Decision,
 		Reason:        say.Reason,
 		Err:           say.Err,
-		Revision:      revisionFromProto(m.GetRevision()),
+		Revision:      RevisionFromProto(m.GetRevision()),
 		Reuse:         reuseFromProto(m.GetReuse()),
 		Configuration: m.GetConfiguration(),
 	}, nil

@@ -88,7 +88,7 @@ func (c *Client) RulesFor(ctx context.Context, u user.Info, namespace string) ([
 // ListRules is RulesFor by a policy that has seen atLeast.
 func (c *Client) ListRules(ctx context.Context, u user.Info, namespace string, atLeast Revision) ([]authorizer.ResourceRuleInfo, []authorizer.NonResourceRuleInfo, bool, error) {
 	request := convert.RulesRequestToProto(u, namespace)
-	request.AtLeastAsFreshAs = atLeast.toProto()
+	request.AtLeastAsFreshAs = atLeast.ToProto()
 	response, err := c.stub.ListRules(ctx, request)
 	if err != nil {
 		return nil, nil, true, rpcerr.FromStatus(err, hop)

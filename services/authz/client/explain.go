@@ -44,7 +44,7 @@ type WhoCanQuestion struct {
 func (c *Client) Explain(ctx context.Context, a authorizer.Attributes, atLeast Revision) (Explanation, error) {
 	response, err := c.stub.Explain(ctx, &authzv1.ExplainRequest{
 		Attributes:       convert.AttributesToProto(a),
-		AtLeastAsFreshAs: atLeast.toProto(),
+		AtLeastAsFreshAs: atLeast.ToProto(),
 	})
 	if err != nil {
 		return Explanation{}, rpcerr.FromStatus(err, hop)
@@ -63,7 +63,7 @@ func (c *Client) WhoCan(ctx context.Context, q WhoCanQuestion) (Subjects, error)
 	action.User = nil
 	response, err := c.stub.WhoCan(ctx, &authzv1.WhoCanRequest{
 		Attributes:       action,
-		AtLeastAsFreshAs: q.AtLeast.toProto(),
+		AtLeastAsFreshAs: q.AtLeast.ToProto(),
 		PageSize:         int32(min(q.PageSize, math.MaxInt32)),
 		PageToken:        q.PageToken,
 	})

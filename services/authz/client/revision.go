@@ -25,8 +25,8 @@ func (r Revision) Union(other Revision) Revision {
 	}
 }
 
-// toProto returns nil for the zero value, which asks for nothing.
-func (r Revision) toProto() *authzv1.PolicyRevision {
+// ToProto returns nil for the zero value, which asks for nothing.
+func (r Revision) ToProto() *authzv1.PolicyRevision {
 	if r == (Revision{}) {
 		return nil
 	}
@@ -38,7 +38,8 @@ func (r Revision) toProto() *authzv1.PolicyRevision {
 	}
 }
 
-func revisionFromProto(m *authzv1.PolicyRevision) Revision {
+// RevisionFromProto returns the zero value for nil.
+func RevisionFromProto(m *authzv1.PolicyRevision) Revision {
 	return Revision{
 		ClusterRoles:        m.GetClusterRoles(),
 		ClusterRoleBindings: m.GetClusterRoleBindings(),

@@ -49,14 +49,14 @@ func (c *Client) WatchPolicy(ctx context.Context, handle func(PolicyUpdate)) err
 
 func policyUpdateFromProto(m *authzv1.WatchPolicyRevisionResponse) PolicyUpdate {
 	update := PolicyUpdate{
-		Revision:      revisionFromProto(m.GetRevision()),
+		Revision:      RevisionFromProto(m.GetRevision()),
 		Configuration: m.GetConfiguration(),
 		Following:     m.GetFollowing(),
 	}
 	for _, change := range m.GetChanges() {
 		update.Changes = append(update.Changes, PolicyChange{
 			Namespace: change.GetNamespace(),
-			Revision:  revisionFromProto(change.GetRevision()),
+			Revision:  RevisionFromProto(change.GetRevision()),
 		})
 	}
 	return update

@@ -11,6 +11,7 @@ package admissionv1
 
 import (
 	v1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
+	v11 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	durationpb "google.golang.org/protobuf/types/known/durationpb"
@@ -625,9 +626,13 @@ func (x *Attributes) GetPercentEncoded() bool {
 type AdmitRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The request.
-	Attributes    *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Attributes *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	// The policy that decisions of the authorization gate have to have seen, which
+	// plugins and policies ask for. It counts for all later requests too. Only a
+	// gateway's counts.
+	AuthorizeAtLeastAsFreshAs *v11.PolicyRevision `protobuf:"bytes,2,opt,name=authorize_at_least_as_fresh_as,json=authorizeAtLeastAsFreshAs,proto3" json:"authorize_at_least_as_fresh_as,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
 }
 
 func (x *AdmitRequest) Reset() {
@@ -663,6 +668,13 @@ func (*AdmitRequest) Descriptor() ([]byte, []int) {
 func (x *AdmitRequest) GetAttributes() *Attributes {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *AdmitRequest) GetAuthorizeAtLeastAsFreshAs() *v11.PolicyRevision {
+	if x != nil {
+		return x.AuthorizeAtLeastAsFreshAs
 	}
 	return nil
 }
@@ -727,9 +739,11 @@ func (x *AdmitResponse) GetObject() *Object {
 type ValidateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The request, its object as it will be stored.
-	Attributes    *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Attributes *Attributes `protobuf:"bytes,1,opt,name=attributes,proto3" json:"attributes,omitempty"`
+	// As in AdmitRequest.
+	AuthorizeAtLeastAsFreshAs *v11.PolicyRevision `protobuf:"bytes,2,opt,name=authorize_at_least_as_fresh_as,json=authorizeAtLeastAsFreshAs,proto3" json:"authorize_at_least_as_fresh_as,omitempty"`
+	unknownFields             protoimpl.UnknownFields
+	sizeCache                 protoimpl.SizeCache
 }
 
 func (x *ValidateRequest) Reset() {
@@ -765,6 +779,13 @@ func (*ValidateRequest) Descriptor() ([]byte, []int) {
 func (x *ValidateRequest) GetAttributes() *Attributes {
 	if x != nil {
 		return x.Attributes
+	}
+	return nil
+}
+
+func (x *ValidateRequest) GetAuthorizeAtLeastAsFreshAs() *v11.PolicyRevision {
+	if x != nil {
+		return x.AuthorizeAtLeastAsFreshAs
 	}
 	return nil
 }
@@ -1464,7 +1485,7 @@ var File_trigate_admission_v1_admission_proto protoreflect.FileDescriptor
 
 const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\n" +
-	"$trigate/admission/v1/admission.proto\x12\x14trigate.admission.v1\x1a\x1egoogle/protobuf/duration.proto\x1a%trigate/authn/v1/authentication.proto\"V\n" +
+	"$trigate/admission/v1/admission.proto\x12\x14trigate.admission.v1\x1a\x1egoogle/protobuf/duration.proto\x1a%trigate/authn/v1/authentication.proto\x1a$trigate/authz/v1/authorization.proto\"V\n" +
 	"\x10GroupVersionKind\x12\x14\n" +
 	"\x05group\x18\x01 \x01(\tR\x05group\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x12\n" +
@@ -1500,18 +1521,20 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	" \x01(\v2\x1c.trigate.admission.v1.ObjectR\toldObject\x126\n" +
 	"\aoptions\x18\v \x01(\v2\x1c.trigate.admission.v1.ObjectR\aoptions\x12J\n" +
 	"\vequivalents\x18\f \x03(\v2(.trigate.admission.v1.EquivalentResourceR\vequivalents\x12'\n" +
-	"\x0fpercent_encoded\x18\r \x01(\bR\x0epercentEncoded\"P\n" +
+	"\x0fpercent_encoded\x18\r \x01(\bR\x0epercentEncoded\"\xb5\x01\n" +
 	"\fAdmitRequest\x12@\n" +
 	"\n" +
 	"attributes\x18\x01 \x01(\v2 .trigate.admission.v1.AttributesR\n" +
-	"attributes\"~\n" +
+	"attributes\x12c\n" +
+	"\x1eauthorize_at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x19authorizeAtLeastAsFreshAs\"~\n" +
 	"\rAdmitResponse\x127\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1d.trigate.admission.v1.OutcomeR\aoutcome\x124\n" +
-	"\x06object\x18\x02 \x01(\v2\x1c.trigate.admission.v1.ObjectR\x06object\"S\n" +
+	"\x06object\x18\x02 \x01(\v2\x1c.trigate.admission.v1.ObjectR\x06object\"\xb8\x01\n" +
 	"\x0fValidateRequest\x12@\n" +
 	"\n" +
 	"attributes\x18\x01 \x01(\v2 .trigate.admission.v1.AttributesR\n" +
-	"attributes\"K\n" +
+	"attributes\x12c\n" +
+	"\x1eauthorize_at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x19authorizeAtLeastAsFreshAs\"K\n" +
 	"\x10ValidateResponse\x127\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1d.trigate.admission.v1.OutcomeR\aoutcome\"\xd8\x02\n" +
 	"\aOutcome\x12\x18\n" +
@@ -1611,7 +1634,8 @@ var file_trigate_admission_v1_admission_proto_goTypes = []any{
 	(*Warning)(nil),              // 19: trigate.admission.v1.Warning
 	(*AuditAnnotation)(nil),      // 20: trigate.admission.v1.AuditAnnotation
 	(*v1.UserInfo)(nil),          // 21: trigate.authn.v1.UserInfo
-	(*durationpb.Duration)(nil),  // 22: google.protobuf.Duration
+	(*v11.PolicyRevision)(nil),   // 22: trigate.authz.v1.PolicyRevision
+	(*durationpb.Duration)(nil),  // 23: google.protobuf.Duration
 }
 var file_trigate_admission_v1_admission_proto_depIdxs = []int32{
 	2,  // 0: trigate.admission.v1.Object.kind:type_name -> trigate.admission.v1.GroupVersionKind
@@ -1628,28 +1652,30 @@ var file_trigate_admission_v1_admission_proto_depIdxs = []int32{
 	4,  // 11: trigate.admission.v1.Attributes.options:type_name -> trigate.admission.v1.Object
 	6,  // 12: trigate.admission.v1.Attributes.equivalents:type_name -> trigate.admission.v1.EquivalentResource
 	7,  // 13: trigate.admission.v1.AdmitRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	12, // 14: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	4,  // 15: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
-	7,  // 16: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	12, // 17: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	13, // 18: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
-	19, // 19: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
-	20, // 20: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
-	22, // 21: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
-	14, // 22: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
-	17, // 23: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
-	15, // 24: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
-	16, // 25: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
-	18, // 26: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
-	8,  // 27: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
-	10, // 28: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
-	9,  // 29: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
-	11, // 30: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
-	29, // [29:31] is the sub-list for method output_type
-	27, // [27:29] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	22, // 14: trigate.admission.v1.AdmitRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	12, // 15: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	4,  // 16: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
+	7,  // 17: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
+	22, // 18: trigate.admission.v1.ValidateRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	12, // 19: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	13, // 20: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
+	19, // 21: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
+	20, // 22: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
+	23, // 23: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
+	14, // 24: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
+	17, // 25: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
+	15, // 26: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
+	16, // 27: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
+	18, // 28: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
+	8,  // 29: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
+	10, // 30: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
+	9,  // 31: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
+	11, // 32: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
+	31, // [31:33] is the sub-list for method output_type
+	29, // [29:31] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_trigate_admission_v1_admission_proto_init() }
