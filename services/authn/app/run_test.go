@@ -51,6 +51,8 @@ func parse(t testing.TB, args ...string) *Options {
 type service struct {
 	pki     *servetest.PKI
 	address string
+	// metrics is where /metrics and /readyz are.
+	metrics string
 }
 
 // isolate gives a configuration metrics of its own, since several services run in
@@ -76,6 +78,8 @@ func start(t testing.TB, args ...string) *service {
 	isolate(config)
 	config.Serve.Listener = servetest.Listen(t)
 	s.address = config.Serve.Listener.Addr().String()
+	config.Serve.MetricsListener = servetest.Listen(t)
+	s.metrics = "http://" + config.Serve.MetricsListener.Addr().String()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, config.Complete()) }() // The cleanup waits for it.

@@ -281,6 +281,16 @@ func TestPolicy(t *testing.T) {
 			_, err := c.ListPublicKeys(t.Context(), &authnv1.ListPublicKeysRequest{})
 			return err
 		}, callers{"gateway": true, "authz": true, "admission": true}},
+		"WatchRevocations": {func(c authnv1.AuthenticationServiceClient) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			stream, err := c.WatchRevocations(ctx, &authnv1.WatchRevocationsRequest{})
+			if err != nil {
+				return err
+			}
+			_, err = stream.Recv()
+			return err
+		}, callers{"gateway": true}},
 	} {
 		certs := map[string]servetest.Cert{
 			"gateway": svc.PKI.Process(t, "gateway"), "authn": svc.PKI.Process(t, "authn"),

@@ -32,6 +32,7 @@ import (
 	"github.com/trigate/trigate/services/authn/internal/authntest"
 	"github.com/trigate/trigate/services/authn/internal/chain"
 	"github.com/trigate/trigate/services/authn/internal/keys"
+	"github.com/trigate/trigate/services/authn/internal/revocations"
 	"github.com/trigate/trigate/services/authn/server"
 	"github.com/trigate/trigate/services/internal/dial"
 	"github.com/trigate/trigate/services/internal/process"
@@ -172,12 +173,16 @@ func newService(t testing.TB, s *setup) *service {
 	if err != nil {
 		t.Fatalf("chain.New: %v", err)
 	}
+	hub := revocations.NewHub(nil)
+	if err := hub.Watch(factory); err != nil {
+		t.Fatalf("Watch: %v", err)
+	}
 	reading := process.NewInformers(process.InformersConfig{Factories: []process.InformerFactory{factory}})
 	var task serve.Task
 	running := servetest.Start(t, servetest.NewPKI(t), serve.Config{
 		Name: "authn", Policy: server.Policy(), Tokens: tokens,
 	}, func(grpcServer *serve.Server) {
-		authnv1.RegisterAuthenticationServiceServer(grpcServer, server.New(server.Config{Tokens: tokens, Keys: loaded}))
+		authnv1.RegisterAuthenticationServiceServer(grpcServer, server.New(server.Config{Tokens: tokens, Keys: loaded, Revocations: hub}))
 		task = reading.Task(grpcServer.Health())
 	}, serve.Task{Name: process.InformersPart, Run: func(ctx context.Context) error { return task.Run(ctx) }})
 	return &service{Running: running, keys: loaded, kubernetes: kubernetes}
