@@ -39,7 +39,7 @@ PORT ?= 6443
 TEST_TIMEOUT ?= 40m
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-binaries kubectl generate verify fix clean \
+.PHONY: help build run test test-unit test-e2e test-binaries kubectl grpcurl generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES)) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
 
@@ -57,7 +57,11 @@ run: build ## Build, and run everything on this machine in ./.trigate.
 
 kubectl: build-kubectl ## Build the stock kubectl into bin/.
 
-test-binaries: $(addprefix build-,$(TEST_BINARIES))
+grpcurl: ## Build grpcurl into bin/.
+	@echo "building $(BIN)/grpcurl"
+	@go build -modfile=.ci/tools/go.mod -ldflags '-s -w' -o $(BIN)/grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl
+
+test-binaries: $(addprefix build-,$(TEST_BINARIES)) grpcurl
 
 test: test-unit test-e2e ## Run the unit tests and the end-to-end tests.
 
