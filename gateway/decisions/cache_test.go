@@ -319,6 +319,22 @@ func TestSilence(t *testing.T) {
 	expect(t, c, s, question("ns", "web"), true)
 }
 
+// TestNewStream wants what changed while there was no stream to be asked for: another
+// replica may not have seen it.
+func TestNewStream(t *testing.T) {
+	c, s := start(t)
+	update := following(40)
+	update.Changed = authzclient.Revision{ClusterRoleBindings: 20, Roles: 30}
+	c.policy.lose()
+	c.policy.begin(update)
+	s.set(func() { s.answer.Revision = at(40) })
+	expect(t, c, s, question("ns", "web"), false)
+	if got := s.asked[len(s.asked)-1]; got != update.Changed {
+		t.Errorf("asked for %+v, want %+v", got, update.Changed)
+	}
+	expect(t, c, s, question("ns", "web"), true)
+}
+
 // TestAnswerInFlight wants an answer that was under way when the policy changed not
 // to be kept, nor to be shared with those who came after the change.
 func TestAnswerInFlight(t *testing.T) {

@@ -137,14 +137,19 @@ func (p *policy) change(change authzclient.PolicyChange) bool {
 	if p.seen(change) {
 		return false
 	}
-	p.floor = p.floor.Union(change.Revision)
-	p.clusterRoles.Store(p.floor.ClusterRoles)
-	p.clusterRoleBindings.Store(p.floor.ClusterRoleBindings)
+	p.raise(change.Revision)
 	if s := p.scopes[change.Namespace]; s != nil {
 		s.roles.Store(max(s.roles.Load(), change.Revision.Roles))
 		s.roleBindings.Store(max(s.roleBindings.Load(), change.Revision.RoleBindings))
 	}
 	return true
+}
+
+// raise raises the floor. The caller holds mu.
+func (p *policy) raise(revision authzclient.Revision) {
+	p.floor = p.floor.Union(revision)
+	p.clusterRoles.Store(p.floor.ClusterRoles)
+	p.clusterRoleBindings.Store(p.floor.ClusterRoleBindings)
 }
 
 // seen reports whether the change makes no difference: this gateway's own write that
@@ -158,11 +163,14 @@ func (p *policy) seen(change authzclient.PolicyChange) bool {
 }
 
 // begin takes note of a new stream's first message. Everything kept before has to go.
+// What had changed before it, and was told on no stream, is asked for from now on: a
+// replica that has not seen it would go back in time.
 func (p *policy) begin(update authzclient.PolicyUpdate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.epoch.Add(1)
 	p.base = update.Revision
+	p.raise(update.Changed)
 	p.configuration = update.Configuration
 	p.hear(update.Following)
 }

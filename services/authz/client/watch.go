@@ -13,6 +13,8 @@ type PolicyUpdate struct {
 	Revision Revision
 	// Changes are what has changed since the message before.
 	Changes []PolicyChange
+	// Changed has the last change of each resource that the service knows of.
+	Changed Revision
 	// Configuration is a digest of the authorizers' configuration.
 	Configuration string
 	// Following is true if the service sees changes as they happen.
@@ -50,6 +52,7 @@ func (c *Client) WatchPolicy(ctx context.Context, handle func(PolicyUpdate)) err
 func policyUpdateFromProto(m *authzv1.WatchPolicyRevisionResponse) PolicyUpdate {
 	update := PolicyUpdate{
 		Revision:      RevisionFromProto(m.GetRevision()),
+		Changed:       RevisionFromProto(m.GetChanged()),
 		Configuration: m.GetConfiguration(),
 		Following:     m.GetFollowing(),
 	}

@@ -213,6 +213,7 @@ func TestWatch(t *testing.T) {
 	stream, message := watch(t, stub(t, cfg))
 	want := &authzv1.WatchPolicyRevisionResponse{
 		Revision:      &authzv1.PolicyRevision{ClusterRoles: 2, ClusterRoleBindings: 2, Roles: 2, RoleBindings: 2},
+		Changed:       &authzv1.PolicyRevision{Roles: 1, RoleBindings: 2},
 		Configuration: "1", Following: true,
 	}
 	if diff := cmp.Diff(want, message, protocmp.Transform()); diff != "" {

@@ -75,7 +75,9 @@ func (w watcher) next() (*authzv1.WatchPolicyRevisionResponse, error) {
 		// A new stream begins anew.
 		return nil, rpcerr.NotSynced(hop, err.Error())
 	}
-	message := &authzv1.WatchPolicyRevisionResponse{Revision: positionsToProto(update.Revision), Following: update.Following}
+	message := &authzv1.WatchPolicyRevisionResponse{
+		Revision: positionsToProto(update.Revision), Changed: positionsToProto(update.Changed), Following: update.Following,
+	}
 	for _, change := range update.Changes {
 		message.Changes = append(message.Changes, &authzv1.PolicyChange{
 			Namespace: change.Namespace, Revision: positionsToProto(change.Revision),

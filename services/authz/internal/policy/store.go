@@ -34,9 +34,11 @@ type Store struct {
 
 	// mu guards what follows, and that positions and what subscribers are told
 	// change together.
-	mu            sync.Mutex
-	feeds         [resourceCount]feedState
-	changed       chan struct{} // closed at the next change of a position; nil if nobody waits
+	mu    sync.Mutex
+	feeds [resourceCount]feedState
+	// changed has the last change of each resource that is known.
+	changed       Positions
+	moved         chan struct{} // closed at the next change of a position; nil if nobody waits
 	subscriptions map[*Subscription]struct{}
 }
 
@@ -173,17 +175,17 @@ func (s *Store) followingLocked() bool {
 func (s *Store) Wait(ctx context.Context, atLeast Positions) error {
 	for !s.Revision().Reached(atLeast) {
 		s.mu.Lock()
-		if s.changed == nil {
-			s.changed = make(chan struct{})
+		if s.moved == nil {
+			s.moved = make(chan struct{})
 		}
-		changed := s.changed
+		moved := s.moved
 		s.mu.Unlock()
 		// What happened before the channel was there does not close it.
 		if s.Revision().Reached(atLeast) {
 			return nil
 		}
 		select {
-		case <-changed:
+		case <-moved:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -197,6 +199,9 @@ func (s *Store) advance(resource Resource, position uint64, namespaces ...string
 	defer s.mu.Unlock()
 	// An object that was read already (a watch that begins earlier) takes nothing back.
 	s.positions[resource].Store(max(position, s.positions[resource].Load()))
+	if len(namespaces) > 0 {
+		s.changed[resource] = max(position, s.changed[resource])
+	}
 	for subscription := range s.subscriptions {
 		for _, namespace := range namespaces {
 			subscription.addLocked(namespace, resource, position)
@@ -210,10 +215,19 @@ func (s *Store) advance(resource Resource, position uint64, namespaces ...string
 // not known, and the position of the list is one that other replicas reach late, if
 // they have missed nothing. So they do if the position goes back (etcd was restored
 // from a backup), and what they have been told has another meaning now.
-func (s *Store) restart(resource Resource, position uint64, changed bool) {
+//
+// The last change is that of the newest object, for all that the first list tells. What
+// a later one has not any more may have gone as late as the list was made.
+func (s *Store) restart(resource Resource, position, newest uint64, differs bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if back := position < s.positions[resource].Load(); back || s.feeds[resource].listed && changed {
+	anew := !s.feeds[resource].listed || position < s.positions[resource].Load()
+	if anew {
+		s.changed[resource] = newest
+	} else if differs {
+		s.changed[resource] = position
+	}
+	if s.feeds[resource].listed && (anew || differs) {
 		for subscription := range s.subscriptions {
 			subscription.loseLocked()
 		}
@@ -224,9 +238,9 @@ func (s *Store) restart(resource Resource, position uint64, changed bool) {
 }
 
 func (s *Store) wakeWaitingLocked() {
-	if s.changed != nil {
-		close(s.changed)
-		s.changed = nil
+	if s.moved != nil {
+		close(s.moved)
+		s.moved = nil
 	}
 }
 
@@ -295,15 +309,15 @@ func (f *feed[T]) Delete(obj any) error {
 
 // Replace makes a list all that there is.
 func (f *feed[T]) Replace(list []any, resourceVersion string) error {
-	all := make([]T, 0, len(list))
+	all, newest := make([]T, 0, len(list)), uint64(0)
 	for _, obj := range list {
 		o, err := f.read(obj)
 		if err != nil {
 			return err
 		}
-		all = append(all, o)
+		all, newest = append(all, o), max(newest, positionOf(o.GetResourceVersion()))
 	}
-	f.store.restart(f.resource, positionOf(resourceVersion), f.index.replace(all))
+	f.store.restart(f.resource, positionOf(resourceVersion), newest, f.index.replace(all))
 	return nil
 }
 

@@ -77,19 +77,19 @@ func TestPositions(t *testing.T) {
 		do   func() error
 		want Update
 	}{
-		{name: "nothing", do: func() error { return nil }, want: Update{Revision: Positions{10, 10, 10, 10}}},
+		{name: "nothing", do: func() error { return nil }, want: Update{Revision: Positions{10, 10, 10, 10}, Changed: Positions{0, 0, 9, 0}}},
 		{
 			name: "an object is added",
 			do:   func() error { return into.roles.Add(role("a", "s", "12")) },
-			want: Update{Revision: Positions{10, 10, 12, 10}, Changes: []Change{{"a", Positions{Roles: 12}}}},
+			want: Update{Revision: Positions{10, 10, 12, 10}, Changes: []Change{{"a", Positions{Roles: 12}}}, Changed: Positions{0, 0, 12, 0}},
 		},
 		{
 			name: "an object changes", do: func() error { return into.clusterRoles.Update(clusterRole("c", "13")) },
-			want: Update{Revision: Positions{13, 10, 12, 10}, Changes: []Change{{"", Positions{ClusterRoles: 13}}}},
+			want: Update{Revision: Positions{13, 10, 12, 10}, Changes: []Change{{"", Positions{ClusterRoles: 13}}}, Changed: Positions{13, 0, 12, 0}},
 		},
 		{
 			name: "an object is deleted", do: func() error { return into.roles.Delete(role("a", "s", "15")) },
-			want: Update{Revision: Positions{13, 10, 15, 10}, Changes: []Change{{"a", Positions{Roles: 15}}}},
+			want: Update{Revision: Positions{13, 10, 15, 10}, Changes: []Change{{"a", Positions{Roles: 15}}}, Changed: Positions{13, 0, 15, 0}},
 		},
 		{
 			name: "a bookmark",
@@ -97,7 +97,7 @@ func TestPositions(t *testing.T) {
 				into.roleBindings.UpdateResourceVersion("16")
 				return nil
 			},
-			want: Update{Revision: Positions{13, 10, 15, 16}},
+			want: Update{Revision: Positions{13, 10, 15, 16}, Changed: Positions{13, 0, 15, 0}},
 		},
 		{
 			name: "what is known comes again",
@@ -105,7 +105,7 @@ func TestPositions(t *testing.T) {
 				into.roleBindings.UpdateResourceVersion("11")
 				return nil
 			},
-			want: Update{Revision: Positions{13, 10, 15, 16}},
+			want: Update{Revision: Positions{13, 10, 15, 16}, Changed: Positions{13, 0, 15, 0}},
 		},
 		{
 			name: "the same list again",
@@ -115,7 +115,7 @@ func TestPositions(t *testing.T) {
 					into.roles.Resync(),
 				)
 			},
-			want: Update{Revision: Positions{13, 10, 20, 16}},
+			want: Update{Revision: Positions{13, 10, 20, 16}, Changed: Positions{13, 0, 15, 0}},
 		},
 		{
 			name: "several changes in two namespaces",
@@ -127,7 +127,7 @@ func TestPositions(t *testing.T) {
 			},
 			want: Update{Revision: Positions{13, 10, 24, 23}, Changes: []Change{
 				{"b", Positions{Roles: 24, RoleBindings: 23}}, {"c", Positions{RoleBindings: 22}},
-			}},
+			}, Changed: Positions{13, 0, 24, 23}},
 		},
 	} {
 		if err := step.do(); err != nil {
@@ -152,7 +152,7 @@ func TestPositions(t *testing.T) {
 
 // TestLost has subscribers that cannot be told what has changed.
 func TestLost(t *testing.T) {
-	lost := func(what string, do func(feeds)) {
+	lost := func(what string, changed Positions, do func(feeds)) {
 		t.Helper()
 		store := NewStore()
 		into := feedsOf(store)
@@ -176,22 +176,27 @@ func TestLost(t *testing.T) {
 		}
 		again := store.Subscribe()
 		defer again.Close()
-		next(t, again)
+		if got := next(t, again).Changed; got != changed {
+			t.Errorf("%s: Changed = %v, want %v", what, got, changed)
+		}
 	}
-	lost("the API goes back", func(into feeds) { listAll(t, into, "99") })
+	lost("the API goes back", Positions{Roles: 70}, func(into feeds) {
+		into.add(t, role("a", "r", "101"))
+		listAll(t, into, "99", role("a", "r", "70"))
+	})
 	for what, list := range map[string][]any{
 		"one is gone in another list":     {},
 		"one has changed in another list": {role("a", "r", "102")},
 		"one is new in another list":      {role("a", "r", "101"), role("b", "r", "102")},
 	} {
-		lost(what, func(into feeds) {
+		lost(what, Positions{Roles: 110}, func(into feeds) {
 			into.add(t, role("a", "r", "101"))
 			if err := into.roles.Replace(list, "110"); err != nil {
 				t.Error(err)
 			}
 		})
 	}
-	lost("nobody comes for the changes", func(into feeds) {
+	lost("nobody comes for the changes", Positions{Roles: 101}, func(into feeds) {
 		for i := range 2 * maxPending {
 			into.add(t, role(fmt.Sprint("ns", i), "r", "101"))
 		}

@@ -29,6 +29,8 @@ type Update struct {
 	Revision Positions
 	// Changes are the changes since the update before, one for each namespace.
 	Changes []Change
+	// Changed has the last change of each resource that is known.
+	Changed Positions
 	// Following is whether changes come in as they happen.
 	Following bool
 }
@@ -61,7 +63,7 @@ func (s *Subscription) Next() (Update, error) {
 	if s.lost {
 		return Update{}, ErrLost
 	}
-	update := Update{Revision: s.store.Revision(), Changes: s.pending, Following: s.store.followingLocked()}
+	update := Update{Revision: s.store.Revision(), Changes: s.pending, Changed: s.store.changed, Following: s.store.followingLocked()}
 	s.pending = nil
 	clear(s.places)
 	return update, nil

@@ -1593,7 +1593,10 @@ type WatchPolicyRevisionResponse struct {
 	Configuration string `protobuf:"bytes,3,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	// True if the service sees changes as they happen. It does not while its own
 	// connection to the Kubernetes API is broken.
-	Following     bool `protobuf:"varint,4,opt,name=following,proto3" json:"following,omitempty"`
+	Following bool `protobuf:"varint,4,opt,name=following,proto3" json:"following,omitempty"`
+	// The last change of each resource that the service knows of. A decision that has
+	// not seen them is out of date, whichever replica gives it.
+	Changed       *PolicyRevision `protobuf:"bytes,5,opt,name=changed,proto3" json:"changed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1654,6 +1657,13 @@ func (x *WatchPolicyRevisionResponse) GetFollowing() bool {
 		return x.Following
 	}
 	return false
+}
+
+func (x *WatchPolicyRevisionResponse) GetChanged() *PolicyRevision {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
 }
 
 // PolicyChange says what a change of the policy concerns.
@@ -2485,12 +2495,13 @@ const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\fStreamAnswer\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x129\n" +
 	"\x06result\x18\x02 \x01(\v2!.trigate.authz.v1.AuthorizeResultR\x06result\"\x1c\n" +
-	"\x1aWatchPolicyRevisionRequest\"\xd9\x01\n" +
+	"\x1aWatchPolicyRevisionRequest\"\x95\x02\n" +
 	"\x1bWatchPolicyRevisionResponse\x12<\n" +
 	"\brevision\x18\x01 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\x128\n" +
 	"\achanges\x18\x02 \x03(\v2\x1e.trigate.authz.v1.PolicyChangeR\achanges\x12$\n" +
 	"\rconfiguration\x18\x03 \x01(\tR\rconfiguration\x12\x1c\n" +
-	"\tfollowing\x18\x04 \x01(\bR\tfollowing\"j\n" +
+	"\tfollowing\x18\x04 \x01(\bR\tfollowing\x12:\n" +
+	"\achanged\x18\x05 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\achanged\"j\n" +
 	"\fPolicyChange\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12<\n" +
 	"\brevision\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\"\xa0\x01\n" +
@@ -2655,41 +2666,42 @@ var file_trigate_authz_v1_authorization_proto_depIdxs = []int32{
 	16, // 22: trigate.authz.v1.StreamAnswer.result:type_name -> trigate.authz.v1.AuthorizeResult
 	6,  // 23: trigate.authz.v1.WatchPolicyRevisionResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
 	24, // 24: trigate.authz.v1.WatchPolicyRevisionResponse.changes:type_name -> trigate.authz.v1.PolicyChange
-	6,  // 25: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
-	3,  // 26: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	6,  // 27: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	8,  // 28: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
-	27, // 29: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
-	31, // 30: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
-	28, // 31: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
-	29, // 32: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
-	29, // 33: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
-	30, // 34: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
-	27, // 35: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
-	2,  // 36: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
-	3,  // 37: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	6,  // 38: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	27, // 39: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
-	6,  // 40: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
-	7,  // 41: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
-	14, // 42: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
-	18, // 43: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
-	22, // 44: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
-	25, // 45: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
-	32, // 46: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
-	10, // 47: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
-	8,  // 48: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
-	15, // 49: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
-	20, // 50: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
-	23, // 51: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
-	26, // 52: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
-	33, // 53: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
-	11, // 54: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
-	48, // [48:55] is the sub-list for method output_type
-	41, // [41:48] is the sub-list for method input_type
-	41, // [41:41] is the sub-list for extension type_name
-	41, // [41:41] is the sub-list for extension extendee
-	0,  // [0:41] is the sub-list for field type_name
+	6,  // 25: trigate.authz.v1.WatchPolicyRevisionResponse.changed:type_name -> trigate.authz.v1.PolicyRevision
+	6,  // 26: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
+	3,  // 27: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 28: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	8,  // 29: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
+	27, // 30: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
+	31, // 31: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
+	28, // 32: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
+	29, // 33: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
+	29, // 34: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
+	30, // 35: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
+	27, // 36: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
+	2,  // 37: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
+	3,  // 38: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 39: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	27, // 40: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
+	6,  // 41: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	7,  // 42: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
+	14, // 43: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
+	18, // 44: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
+	22, // 45: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
+	25, // 46: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
+	32, // 47: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
+	10, // 48: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
+	8,  // 49: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
+	15, // 50: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
+	20, // 51: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
+	23, // 52: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
+	26, // 53: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
+	33, // 54: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
+	11, // 55: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
+	49, // [49:56] is the sub-list for method output_type
+	42, // [42:49] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_trigate_authz_v1_authorization_proto_init() }
