@@ -23,22 +23,16 @@ func (c *Cache) ask(ctx context.Context, a authorizer.Attributes) (authorizer.De
 	if a.GetUser() == nil {
 		return c.decide(ctx, a, question).parts()
 	}
-	flight := string(appendQuestion(nil, a, question.atLeast))
-	done := c.flights.DoChan(flight, func() (any, error) {
-		// The others still want the answer when this request has gone away.
-		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTimeout)
-		defer cancel()
-		return c.decide(shared, a, question), nil
-	})
+	key := string(appendQuestion(nil, a, question.atLeast))
+	joined := c.flights.join(ctx, key, func(shared context.Context) outcome { return c.decide(shared, a, question) })
+	defer c.flights.leave(key, joined)
 	waiting, cancel := authzclient.WithReserve(ctx)
 	defer cancel()
 	select {
-	case result := <-done:
-		o, _ := result.Val.(outcome)
-		return o.parts()
+	case <-joined.done:
+		return joined.outcome.parts()
 	case <-waiting.Done():
-		ctx = waiting
-		return authorizer.DecisionNoOpinion, "", authzclient.CouldNotDecide(ctx.Err())
+		return authorizer.DecisionNoOpinion, "", authzclient.CouldNotDecide(waiting.Err())
 	}
 }
 

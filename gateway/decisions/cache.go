@@ -16,7 +16,6 @@ import (
 	"hash/maphash"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	authzclient "github.com/trigate/trigate/services/authz/client"
@@ -60,7 +59,7 @@ type Cache struct {
 	seed    maphash.Seed
 	// shards is empty if nothing is kept.
 	shards  []*shard
-	flights singleflight.Group
+	flights flights
 	sweeps  chan struct{}
 	counts  counts
 }

@@ -27,6 +27,7 @@ type script struct {
 	answer authzclient.Answer
 	err    error
 	asked  []authzclient.Revision
+	over   int // of those asked
 	// block, if it is not nil, is received from before an answer.
 	block chan struct{}
 }
@@ -36,6 +37,7 @@ func (s *script) Decide(ctx context.Context, _ authorizer.Attributes, atLeast au
 	s.asked = append(s.asked, atLeast)
 	answer, err, block := s.answer, s.err, s.block
 	s.mu.Unlock()
+	defer s.set(func() { s.over++ })
 	if block != nil {
 		select {
 		case <-block:
@@ -70,6 +72,12 @@ func (s *script) calls() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.asked)
+}
+
+func (s *script) ended() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.over
 }
 
 // at is a revision at which everything has been read.
@@ -385,6 +393,39 @@ func TestCoalescing(t *testing.T) {
 	}
 	if got := s.calls(); got > 2 {
 		t.Errorf("the service was asked %d times, want once, or twice if somebody came late", got)
+	}
+}
+
+// TestGivenUp wants a question that nobody waits for any more to end, and its failure
+// not to be the answer of who comes later.
+func TestGivenUp(t *testing.T) {
+	c, s := start(t)
+	block := make(chan struct{})
+	defer close(block)
+	s.set(func() { s.block = block })
+	ctx, giveUp := context.WithCancel(t.Context())
+	const callers = 20
+	answers := make(chan error, callers)
+	for range callers {
+		go func() { // All are waited for.
+			_, _, err := c.Authorize(ctx, question("ns", "web"))
+			answers <- err
+		}()
+	}
+	eventually(t, func() bool { return s.calls() == 1 })
+	giveUp()
+	for range callers {
+		if err := <-answers; !authzclient.IsCouldNotDecide(err) {
+			t.Errorf("who gave up got %v, want that nothing could be decided", err)
+		}
+	}
+	s.set(func() { s.block = nil })
+	expect(t, c, s, question("ns", "web"), false)
+	eventually(t, func() bool { return s.ended() == s.calls() })
+	c.flights.mu.Lock()
+	defer c.flights.mu.Unlock()
+	if len(c.flights.byKey) > 0 {
+		t.Errorf("%d questions are under way, want none", len(c.flights.byKey))
 	}
 }
 
