@@ -16,8 +16,11 @@ import (
 const (
 	// maxQuestions is how many questions travel in one message at most.
 	maxQuestions = 128
-	// queuedQuestions is how many wait for the stream before callers do.
-	queuedQuestions = 1024
+	// maxOpen is how many questions are open on a stream at most, those included whose
+	// callers have gone: the service has no more of them wait at once, and those behind
+	// them would wait with them. What is too many is asked by calls, which also go to
+	// other replicas.
+	maxOpen = 1_000
 	// reopenPause is the shortest time between two attempts to open a stream.
 	reopenPause = 100 * time.Millisecond
 )
@@ -115,18 +118,20 @@ func (s *sharedStream) run() {
 
 // openStream is one stream with its open questions.
 type openStream struct {
+	// queue has room for all open questions.
 	queue chan *authzv1.StreamQuestion
 	// done is closed when the stream has ended.
 	done chan struct{}
 
 	mu     sync.Mutex
 	lastID uint64
-	open   map[uint64]chan<- *authzv1.AuthorizeResult
+	// open has the questions that are not answered yet.
+	open map[uint64]chan<- *authzv1.AuthorizeResult
 }
 
 func newOpenStream() *openStream {
 	return &openStream{
-		queue: make(chan *authzv1.StreamQuestion, queuedQuestions),
+		queue: make(chan *authzv1.StreamQuestion, maxOpen),
 		done:  make(chan struct{}),
 		open:  map[uint64]chan<- *authzv1.AuthorizeResult{},
 	}
@@ -141,19 +146,8 @@ func (s *openStream) ask(ctx context.Context, request *authzv1.AuthorizeRequest)
 	}
 	answer := make(chan *authzv1.AuthorizeResult, 1)
 	question := &authzv1.StreamQuestion{Request: request, Timeout: durationpb.New(timeout)}
-	s.mu.Lock()
-	s.lastID++
-	question.Id = s.lastID
-	s.open[question.Id] = answer
-	s.mu.Unlock()
-	defer s.forget(question.Id)
-
-	select {
-	case s.queue <- question:
-	case <-s.done:
+	if !s.enter(question, answer) {
 		return nil, errNoStream
-	case <-ctx.Done():
-		return nil, ctx.Err()
 	}
 	select {
 	case result := <-answer:
@@ -161,14 +155,27 @@ func (s *openStream) ask(ctx context.Context, request *authzv1.AuthorizeRequest)
 	case <-s.done:
 		return nil, errNoStream
 	case <-ctx.Done():
+		// It stays open: the service answers it at the end of its time, if not before.
 		return nil, ctx.Err()
 	}
 }
 
-func (s *openStream) forget(id uint64) {
+// enter puts a question into the queue, unless too many are open.
+func (s *openStream) enter(question *authzv1.StreamQuestion, answer chan<- *authzv1.AuthorizeResult) bool {
 	s.mu.Lock()
-	delete(s.open, id)
-	s.mu.Unlock()
+	defer s.mu.Unlock()
+	if len(s.open) >= maxOpen {
+		return false
+	}
+	s.lastID++
+	question.Id = s.lastID
+	select {
+	case s.queue <- question:
+		s.open[question.Id] = answer
+		return true
+	default:
+		return false
+	}
 }
 
 // send puts the questions that have queued up into one message, and the next ones
