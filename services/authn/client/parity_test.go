@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -53,6 +54,9 @@ func (w *warnings) AddWarning(agent, text string) {
 
 const staleAnnotation = "authentication.k8s.io/stale-token"
 
+// currentTime is in some errors.
+var currentTime = regexp.MustCompile(`current time .*? m=\S+ `)
+
 // requestShapes are the ways in which a token comes.
 var requestShapes = map[string]func(context.Context, string) *http.Request{
 	"header":    headerRequest,
@@ -71,7 +75,7 @@ func ask(ctx context.Context, a authenticator.Request, request func(context.Cont
 		got.User, got.Audiences = response.User, response.Audiences
 	}
 	if err != nil {
-		got.Error = err.Error()
+		got.Error = currentTime.ReplaceAllString(err.Error(), "current time ")
 	}
 	if text, ok := got.Annotations[staleAnnotation]; ok {
 		// It counts seconds.
@@ -314,6 +318,9 @@ func parityCases(t *testing.T, s *setup, oidcURL string, oidcKey authntest.Key) 
 		"bootstrap, bad secret": {token: "abcdef.0123456789abcdee"},
 		"bootstrap, bad id":     {token: "abcdeg.0123456789abcdef"},
 		"bootstrap, upper case": {token: "ABCDEF.0123456789abcdef"},
+		"bootstrap, truncated":  {token: "abcdef.0123456789abcde"},
+		"bootstrap, newline":    {token: "abcdef.0123456789abcdef\n", user: "system:bootstrap:abcdef"},
+		"bootstrap, two":        {token: "abcdef.0123456789abcdef,abcdef.0123456789abcdef"},
 
 		"webhook":                 {token: "hook-good", user: "hooked"},
 		"webhook, audience":       {token: "hook-good-2", audiences: []string{issuer, otherAud}, user: "hooked"},
@@ -331,6 +338,12 @@ func oidcCases(t *testing.T, issuerURL string, key authntest.Key) map[string]tok
 	with := func(name string, value any) string {
 		return oidcToken(t, issuerURL, key, func(c authntest.Claims) authntest.Claims { return c.With(name, value) })
 	}
+	plain := authntest.Claims{"iss": issuerURL, "aud": "kubernetes", "sub": "jane", "uid": "u", "exp": time.Now().Add(time.Hour).Unix()}
+	// twice has a claim a second time, by some spelling of its name.
+	twice := func(name string) string {
+		return fmt.Sprintf(`{"iss":%q,"aud":"kubernetes","sub":"jane","uid":"u","exp":%d,"tier":"a",%q:"b"}`,
+			issuerURL, time.Now().Add(time.Hour).Unix(), name)
+	}
 	return map[string]tokenCase{
 		"oidc":                   {token: with("sub", "jane"), user: "oidc:jane"},
 		"oidc, second audience":  {token: with("aud", []string{"x", "other"}), user: "oidc:jane"},
@@ -343,6 +356,18 @@ func oidcCases(t *testing.T, issuerURL string, key authntest.Key) map[string]tok
 		"oidc, banned by rule":   {token: with("sub", "banned")},
 		"oidc, no sub":           {token: with("sub", nil)},
 		"oidc, number for a uid": {token: with("uid", 7)},
+		"oidc, not yet valid":    {token: with("nbf", time.Now().Add(time.Hour).Unix())},
+		"oidc, wrong issuer":     {token: with("iss", "https://evil.example.com")},
+		"oidc, truncated":        {token: with("sub", "jane")[:400]},
+		"oidc, newline within":   {token: strings.Replace(with("sub", "jane"), ".", ".\n", 1), user: "oidc:jane"},
+		"oidc, newline behind":   {token: with("sub", "jane") + "\n", user: "oidc:jane"},
+		"oidc, 100 KiB":          {token: with("padding", strings.Repeat("y", 100<<10)), user: "oidc:jane"},
+		"oidc, huge groups":      {token: with("groups", slices.Repeat([]string{"größe", "g"}, 2000)), user: "oidc:jane"},
+		"oidc, wrong signature":  {token: authntest.Sign(t, authntest.NewRSAKey(t), "provider-key", plain)},
+		"oidc, alg none":         {token: authntest.Unsigned(t, plain)},
+		"oidc, no exp":           {token: with("exp", nil)},
+		"oidc, a claim twice":    {token: authntest.SignPayload(t, key, "provider-key", twice("tier")), user: "oidc:jane"},
+		"oidc, another case":     {token: authntest.SignPayload(t, key, "provider-key", twice("TIER")), user: "oidc:jane"},
 		"oidc, unknown kid":      {token: authntest.Sign(t, key, "other-kid", authntest.Claims{"iss": issuerURL, "aud": "kubernetes", "sub": "x", "exp": time.Now().Add(time.Hour).Unix()})},
 	}
 }
