@@ -4,10 +4,12 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/timestamppb"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -93,6 +95,17 @@ var verdicts = map[string]Verdict{
 		Warnings:    []string{"first", "second"},
 		Annotations: map[string]string{"b.example.com/x": "1", "a.example.com/y": ""},
 	},
+	"good, kept": {
+		Response: &authenticator.Response{User: &user.DefaultInfo{Name: "jane"}},
+		Lifetime: Lifetime{
+			Dependencies: []Object{
+				{Resource: ServiceAccounts, Namespace: "shop", Name: "cart", UID: "1", ResourceVersion: 1<<64 - 1},
+				{Resource: Nodes, Name: "node-1", UID: "2"},
+			},
+			KeepUntil:     time.Unix(1_900_000_000, 1).UTC(),
+			Configuration: "digest",
+		},
+	},
 	"good, nothing of it UTF-8": {
 		Response: &authenticator.Response{
 			User:      &user.DefaultInfo{Name: "\xff", UID: "\xfe", Groups: []string{"\xfd"}, Extra: map[string][]string{"\xfc%": {"\xfb"}}},
@@ -125,6 +138,7 @@ func TestFromTokenResponseNonsense(t *testing.T) {
 		"good, and an error":   {Authenticated: true, User: u, Error: "no"},
 		"malformed escape":     {Authenticated: true, User: &authnv1.UserInfo{Name: "%", PercentEncoded: true}},
 		"malformed audience":   {Authenticated: true, User: u, Audiences: []string{"%zz"}, PercentEncoded: true},
+		"kept until never":     {Authenticated: true, User: u, KeepUntil: &timestamppb.Timestamp{Nanos: -1}},
 		"a key of extra twice": {Authenticated: true, User: &authnv1.UserInfo{Extra: []*authnv1.ExtraEntry{{Key: "k"}, {Key: "k"}}}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +146,24 @@ func TestFromTokenResponseNonsense(t *testing.T) {
 				t.Errorf("FromTokenResponse() = %+v, want an error", v)
 			}
 		})
+	}
+}
+
+func TestRevocationsRoundTrip(t *testing.T) {
+	for name, want := range map[string]Revocations{
+		"nothing": {},
+		"all": {
+			Revoked: []Revocation{
+				{Object: Object{Resource: Pods, Namespace: "shop", Name: "cart-0", UID: "1", ResourceVersion: 7}, Deleted: true},
+				{Object: Object{Resource: Secrets, Namespace: "shop", Name: "token", UID: "2", ResourceVersion: 8}},
+			},
+			Configuration: "digest",
+			Following:     true,
+		},
+	} {
+		if diff := cmp.Diff(want, FromRevocations(overTheWire(t, ToRevocations(want)))); diff != "" {
+			t.Errorf("%s: the round trip differs (-want +got):\n%s", name, diff)
+		}
 	}
 }
 
