@@ -31,15 +31,15 @@ func (s *Server) decide(ctx context.Context, request *authzv1.AuthorizeRequest, 
 	if err := s.awaitFor(ctx, request.GetAtLeastAsFreshAs(), patience); err != nil {
 		return nil, err
 	}
-	response, _, err := s.evaluate(ctx, attributes)
+	response, _, err := s.evaluate(ctx, attributes, request.GetAtLeastAsFreshAs())
 	return response, err
 }
 
-// evaluate asks the authorizer, and returns its answer also as what each authorizer
-// said.
-func (s *Server) evaluate(ctx context.Context, attributes authorizer.Attributes) (*authzv1.AuthorizeResponse, []convert.Say, error) {
+// evaluate asks the authorizer, which decides by a policy that is fresh enough, and
+// returns its answer also as what each authorizer said.
+func (s *Server) evaluate(ctx context.Context, attributes authorizer.Attributes, atLeast *authzv1.PolicyRevision) (*authzv1.AuthorizeResponse, []convert.Say, error) {
 	// What is in force by now is seen; what comes into force meanwhile may not be.
-	revision := s.revision()
+	revision := s.revision(atLeast)
 	recording, sayings := chain.Record(ctx)
 	start := time.Now()
 	decision, reason, err := s.cfg.Authorizer.Authorize(recording, attributes)
@@ -69,8 +69,12 @@ func (s *Server) result(ctx context.Context, request *authzv1.AuthorizeRequest, 
 	if err == nil {
 		return &authzv1.AuthorizeResult{Response: response}
 	}
-	if errors.Is(err, context.DeadlineExceeded) {
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
 		err = rpcerr.DeadlineExceeded(hop, err)
+	case errors.Is(err, context.Canceled):
+		// With the call or the stream, which has its own line in the log.
+		err = rpcerr.Canceled(err)
 	}
 	if e, ok := rpcerr.As(err); !ok || e.Reason == rpcerr.ReasonInternal {
 		keysAndValues := []any{}
@@ -115,12 +119,16 @@ func (s *Server) reached(atLeast *authzv1.PolicyRevision) bool {
 	return atLeast == nil || s.cfg.Policy == nil || s.cfg.Policy.Revision().Reached(positionsFromProto(atLeast))
 }
 
-// revision is up to where the policy was read.
-func (s *Server) revision() *authzv1.PolicyRevision {
-	if s.cfg.Policy == nil {
-		return &authzv1.PolicyRevision{}
+// revision is up to where the policy was read. Where nothing is decided by it, whatever a
+// question asks for is seen.
+func (s *Server) revision(atLeast *authzv1.PolicyRevision) *authzv1.PolicyRevision {
+	switch {
+	case s.cfg.Policy != nil:
+		return positionsToProto(s.cfg.Policy.Revision())
+	case atLeast != nil:
+		return atLeast
 	}
-	return positionsToProto(s.cfg.Policy.Revision())
+	return &authzv1.PolicyRevision{}
 }
 
 func positionsFromProto(m *authzv1.PolicyRevision) policy.Positions {

@@ -25,7 +25,7 @@ func (s *Server) Explain(ctx context.Context, request *authzv1.ExplainRequest) (
 		return nil, err
 	}
 	for range explainAttempts {
-		answer, said, err := s.evaluate(ctx, attributes)
+		answer, said, err := s.evaluate(ctx, attributes, request.GetAtLeastAsFreshAs())
 		if err != nil {
 			return nil, err
 		}
@@ -49,7 +49,7 @@ func (s *Server) WhoCan(ctx context.Context, request *authzv1.WhoCanRequest) (*a
 	if err := s.awaitExplainer(ctx, request.GetAtLeastAsFreshAs()); err != nil {
 		return nil, err
 	}
-	revision := s.revision()
+	revision := s.revision(request.GetAtLeastAsFreshAs())
 	subjects, err := s.cfg.Explainer.WhoCan(ctx, explain.Question{
 		Action:    action,
 		PageSize:  int(request.GetPageSize()),

@@ -267,6 +267,19 @@ func TestWatchWithoutPolicy(t *testing.T) {
 	}
 }
 
+// TestFreshnessWithoutPolicy wants a decision by nothing that can change to be as
+// fresh as asked for, so that it may be kept.
+func TestFreshnessWithoutPolicy(t *testing.T) {
+	asked := getPods("ns", 100)
+	response, err := stub(t, Config{Authorizer: newChain(t, "AlwaysDeny")}).Authorize(t.Context(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(asked.GetAtLeastAsFreshAs(), response.GetRevision(), protocmp.Transform()); diff != "" {
+		t.Errorf("revision (-want +got):\n%s", diff)
+	}
+}
+
 // TestSlowWatcher has a caller that does not read: it is told what has changed in
 // one message, and nothing is lost.
 func TestSlowWatcher(t *testing.T) {
