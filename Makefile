@@ -34,12 +34,20 @@ PKG_kubectl := k8s.io/kubernetes/cmd/kubectl
 PKG_kube-apiserver := k8s.io/kubernetes/cmd/kube-apiserver
 PKG_sample-apiserver := k8s.io/sample-apiserver
 
+# Each fuzz target and its package; what they find is kept as a seed beside them.
+FUZZ_TARGETS := FuzzAuthenticateTokenRequest FuzzAuthenticateTokenResponse FuzzUser FuzzAttributesFromProto
+FUZZ_PKG_FuzzAuthenticateTokenRequest := ./services/authn/internal/convert
+FUZZ_PKG_FuzzAuthenticateTokenResponse := ./services/authn/internal/convert
+FUZZ_PKG_FuzzUser := ./services/internal/identity
+FUZZ_PKG_FuzzAttributesFromProto := ./services/authz/internal/convert
+
 DIR ?= .trigate
 PORT ?= 6443
 TEST_TIMEOUT ?= 40m
+FUZZ_TIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-binaries kubectl grpcurl generate verify fix clean \
+.PHONY: help build run test test-unit test-e2e test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl grpcurl generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES)) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
 
@@ -70,6 +78,18 @@ test-unit: ## Run the unit tests.
 
 test-e2e: build test-binaries ## Run the tests that start the real processes.
 	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 ./deploy/test/...
+
+# Where goroutines share what decides: caches, streams and what feeds them.
+RACE_PACKAGES := ./gateway/decisions ./gateway/identities ./services/authz/internal/policy ./services/authz/server \
+	./services/authn/internal/revocations ./services/authn/server
+
+test-race: ## Run the tests of what is shared with the race detector, which needs a C compiler.
+	CGO_ENABLED=1 go test -race -timeout $(TEST_TIMEOUT) $(RACE_PACKAGES)
+
+test-fuzz: $(addprefix fuzz-,$(FUZZ_TARGETS)) ## Fuzz what comes from outside, for FUZZ_TIME each.
+
+$(addprefix fuzz-,$(FUZZ_TARGETS)): fuzz-%:
+	go test -run '^$$' -fuzz '^$*$$' -fuzztime $(FUZZ_TIME) $(FUZZ_PKG_$*)
 
 generate: ## Write the generated code anew.
 	$(TOOL) buf generate --template proto/buf.gen.yaml
