@@ -343,6 +343,33 @@ func TestNewStream(t *testing.T) {
 	expect(t, c, s, question("ns", "web"), true)
 }
 
+// TestBreak wants what was kept before the service lost its own watch not to come back
+// with the watch, which tells what it has missed a moment later; a watch that is only
+// renewed costs nothing.
+func TestBreak(t *testing.T) {
+	for name, test := range map[string]struct {
+		length time.Duration
+		kept   bool
+	}{"renewed": {0, true}, "lost": {2 * maxBreak, false}} {
+		t.Run(name, func(t *testing.T) {
+			c, s := start(t)
+			expect(t, c, s, question("ns", "web"), false)
+			cut := following(10)
+			cut.Following = false
+			s.updates <- cut
+			s.updates <- cut
+			expect(t, c, s, question("ns", "web"), false)
+			c.policy.mu.Lock()
+			c.policy.broke = c.policy.broke.Add(-test.length)
+			c.policy.mu.Unlock()
+			s.updates <- following(10)
+			s.updates <- following(10)
+			expect(t, c, s, question("ns", "web"), test.kept)
+			expect(t, c, s, question("ns", "web"), true)
+		})
+	}
+}
+
 // TestAnswerInFlight wants an answer that was under way when the policy changed not
 // to be kept, nor to be shared with those who came after the change.
 func TestAnswerInFlight(t *testing.T) {

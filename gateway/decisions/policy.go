@@ -12,6 +12,12 @@ import (
 // The service says something every second.
 const silence = 5 * time.Second
 
+// maxBreak is for how long the service may have lost its own watch without everything
+// kept before being given up. It says that it follows again when the watch is open, and
+// what it has missed comes a moment later; until then, what is kept is as old as the
+// break was long. A watch that ends in the ordinary way is back within milliseconds.
+const maxBreak = time.Second
+
 // policy is what the gateway knows of the policy's changes: by its own writes, and
 // from the service. It is safe for concurrent use.
 type policy struct {
@@ -34,6 +40,8 @@ type policy struct {
 	// base is where the service was when the stream began. What had changed before
 	// is not known one by one, so nothing is kept that has not seen it.
 	base authzclient.Revision
+	// broke is when the service has lost its own watch. Zero while it follows.
+	broke time.Time
 	// configuration is the digest that the stream told last.
 	configuration string
 	// scopes are the namespaces of which decisions are kept.
@@ -168,11 +176,16 @@ func (p *policy) seen(change authzclient.PolicyChange) bool {
 func (p *policy) begin(update authzclient.PolicyUpdate) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.beginLocked(update)
+	p.configuration = update.Configuration
+	p.hearLocked(update.Following)
+}
+
+func (p *policy) beginLocked(update authzclient.PolicyUpdate) {
 	p.epoch.Add(1)
 	p.base = update.Revision
+	p.broke = time.Time{}
 	p.raise(update.Changed)
-	p.configuration = update.Configuration
-	p.hear(update.Following)
 }
 
 // configure takes note of the service's configuration. It reports whether everything
@@ -188,13 +201,30 @@ func (p *policy) configure(configuration string) bool {
 	return true
 }
 
-// hear takes note of a sign of life.
-func (p *policy) hear(following bool) {
-	if !following {
-		p.heard.Store(-1)
-		return
+// hear takes note of a sign of life. It reports whether everything kept before has to
+// go, since the service was cut off for too long.
+func (p *policy) hear(update authzclient.PolicyUpdate) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	again := update.Following && !p.broke.IsZero() && time.Since(p.broke) > maxBreak
+	if again {
+		p.beginLocked(update)
 	}
-	p.heard.Store(int64(time.Since(p.started)))
+	p.hearLocked(update.Following)
+	return again
+}
+
+func (p *policy) hearLocked(following bool) {
+	switch {
+	case following:
+		p.broke = time.Time{}
+		p.heard.Store(int64(time.Since(p.started)))
+	case p.broke.IsZero():
+		p.broke = time.Now()
+		fallthrough
+	default:
+		p.heard.Store(-1)
+	}
 }
 
 // lose takes note of the stream's end.

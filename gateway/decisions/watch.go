@@ -118,10 +118,10 @@ func (c *Cache) update(update authzclient.PolicyUpdate) {
 	for _, change := range update.Changes {
 		c.change(change)
 	}
-	if c.policy.configure(update.Configuration) {
+	other, again := c.policy.configure(update.Configuration), c.policy.hear(update)
+	if other || again {
 		c.sweepSoon()
 	}
-	c.policy.hear(update.Following)
 }
 
 func (c *Cache) sweepSoon() {
