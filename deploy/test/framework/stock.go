@@ -23,13 +23,16 @@ var ctxBackground = context.Background()
 type StockOptions struct {
 	// Args are more arguments of kube-apiserver.
 	Args []string
+	// Dir holds all its files; a folder of the test's if it is empty. What a control
+	// plane that has been stopped has left there is its data.
+	Dir string
 }
 
 // StartStock starts stock kube-apiserver, with etcd and kube-controller-manager,
 // for one test.
 func StartStock(tb testing.TB, opts StockOptions) *Cluster {
 	tb.Helper()
-	return cleanedUp(tb)(startStock(filepath.Join(tb.TempDir(), Stock), opts))
+	return cleanedUp(tb)(startStock(dirOf(tb, opts.Dir, Stock), opts))
 }
 
 // startStock runs the same programs with the same flags as the local runner, but

@@ -34,8 +34,23 @@ type entry struct {
 // answered the same to the callers that the transcript made.
 func Compare(t *testing.T, test func(t *testing.T, c *Cluster, transcript *Transcript)) {
 	t.Helper()
+	compare(t, test, func(test func(t *testing.T, c *Cluster)) { Both(t, test) })
+}
+
+// CompareThese is Compare for control planes that the test has started.
+func CompareThese(t *testing.T, stock, trigate *Cluster, test func(t *testing.T, c *Cluster, transcript *Transcript)) {
+	t.Helper()
+	compare(t, test, func(test func(t *testing.T, c *Cluster)) {
+		for _, c := range []*Cluster{stock, trigate} {
+			t.Run(c.Name, func(t *testing.T) { test(t, c) })
+		}
+	})
+}
+
+func compare(t *testing.T, test func(t *testing.T, c *Cluster, transcript *Transcript), onEach func(func(t *testing.T, c *Cluster))) {
+	t.Helper()
 	transcripts := map[string]*Transcript{}
-	Both(t, func(t *testing.T, c *Cluster) {
+	onEach(func(t *testing.T, c *Cluster) {
 		transcript := &Transcript{cluster: c}
 		transcripts[c.Name] = transcript
 		test(t, c, transcript)

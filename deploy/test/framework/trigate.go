@@ -18,12 +18,24 @@ import (
 type TrigateOptions struct {
 	// Args are more arguments of trigate-local.
 	Args []string
+	// Dir holds all its files; a folder of the test's if it is empty. What a control
+	// plane that has been stopped has left there is its data.
+	Dir string
 }
 
 // StartTrigate starts Trigate by its local runner for one test.
 func StartTrigate(tb testing.TB, opts TrigateOptions) *Cluster {
 	tb.Helper()
-	return cleanedUp(tb)(startTrigate(filepath.Join(tb.TempDir(), Trigate), opts))
+	return cleanedUp(tb)(startTrigate(dirOf(tb, opts.Dir, Trigate), opts))
+}
+
+// dirOf is dir, or a folder of the test's if it is empty.
+func dirOf(tb testing.TB, dir, name string) string {
+	tb.Helper()
+	if dir == "" {
+		dir = filepath.Join(tb.TempDir(), name)
+	}
+	return dir
 }
 
 // cleanedUp stops a control plane at the end of the test.
