@@ -29,8 +29,8 @@ const (
 type file struct {
 	name string // topic.yaml
 
-	// Alone is set if the file changes what others get, such as a default class. It
-	// then has the control planes to itself.
+	// Alone is set if the file changes what others get, such as a default class, or has
+	// webhooks. It then has the control planes to itself.
 	Alone bool `json:"alone,omitempty"`
 	// Namespaces are made before the first request.
 	Namespaces []namespace `json:"namespaces,omitempty"`
