@@ -24,16 +24,13 @@ func (c *Cache) ask(ctx context.Context, a authorizer.Attributes) (authorizer.De
 		return c.decide(ctx, a, question).parts()
 	}
 	key := string(appendQuestion(nil, a, question.atLeast))
-	joined := c.flights.join(ctx, key, func(shared context.Context) outcome { return c.decide(shared, a, question) })
-	defer c.flights.leave(key, joined)
 	waiting, cancel := authzclient.WithReserve(ctx)
 	defer cancel()
-	select {
-	case <-joined.done:
-		return joined.outcome.parts()
-	case <-waiting.Done():
-		return authorizer.DecisionNoOpinion, "", authzclient.CouldNotDecide(waiting.Err())
+	answered, err := c.flights.Do(waiting, key, func(shared context.Context) outcome { return c.decide(shared, a, question) })
+	if err != nil {
+		return authorizer.DecisionNoOpinion, "", authzclient.CouldNotDecide(err)
 	}
+	return answered.parts()
 }
 
 func (o outcome) parts() (authorizer.Decision, string, error) {

@@ -18,6 +18,7 @@ import (
 
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
+	"github.com/trigate/trigate/gateway/internal/flight"
 	authzclient "github.com/trigate/trigate/services/authz/client"
 )
 
@@ -59,7 +60,7 @@ type Cache struct {
 	seed    maphash.Seed
 	// shards is empty if nothing is kept.
 	shards  []*shard
-	flights flights
+	flights flight.Group[outcome]
 	sweeps  chan struct{}
 	counts  counts
 }
@@ -72,6 +73,7 @@ func New(cfg Config) (*Cache, error) {
 		service: cfg.Service,
 		policy:  newPolicy(),
 		seed:    maphash.MakeSeed(),
+		flights: flight.Group[outcome]{Timeout: flightTimeout},
 		sweeps:  make(chan struct{}, 1),
 	}
 	if cfg.MaxEntries < 0 || cfg.MaxBytes < 0 {

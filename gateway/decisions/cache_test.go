@@ -413,7 +413,7 @@ func TestCoalescing(t *testing.T) {
 	for range callers - 1 {
 		go ask(t.Context())
 	}
-	eventually(t, func() bool { return c.waiting() == callers })
+	eventually(t, func() bool { return c.flights.Waiting() == callers })
 	giveUp()
 	if err := <-answers; !authzclient.IsCouldNotDecide(err) {
 		t.Errorf("who gave up got %v, want that nothing could be decided", err)
@@ -445,7 +445,7 @@ func TestGivenUp(t *testing.T) {
 			answers <- err
 		}()
 	}
-	eventually(t, func() bool { return c.waiting() == callers })
+	eventually(t, func() bool { return c.flights.Waiting() == callers })
 	giveUp()
 	for range callers {
 		if err := <-answers; !authzclient.IsCouldNotDecide(err) {
@@ -455,7 +455,7 @@ func TestGivenUp(t *testing.T) {
 	s.set(func() { s.block = nil })
 	expect(t, c, s, question("ns", "web"), false)
 	eventually(t, func() bool { return s.ended() == s.calls() })
-	if got := c.waiting(); got > 0 {
+	if got := c.flights.Waiting(); got > 0 {
 		t.Errorf("%d callers wait, want none", got)
 	}
 }
@@ -513,17 +513,6 @@ func TestNothingIsKept(t *testing.T) {
 	}
 	expect(t, c, s, question("ns", "web"), false)
 	expect(t, c, s, question("ns", "web"), false)
-}
-
-// waiting counts the callers who wait for questions under way.
-func (c *Cache) waiting() int {
-	c.flights.mu.Lock()
-	defer c.flights.mu.Unlock()
-	callers := 0
-	for _, f := range c.flights.byKey {
-		callers += f.waiting
-	}
-	return callers
 }
 
 func (c *Cache) size() (entries int, bytes int64) {

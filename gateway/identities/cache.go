@@ -26,11 +26,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sync/singleflight"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/utils/clock"
 
+	"github.com/trigate/trigate/gateway/internal/flight"
 	authnclient "github.com/trigate/trigate/services/authn/client"
 )
 
@@ -90,7 +90,7 @@ type Cache struct {
 	stream     stream
 	tombstones *tombstones
 	shards     []*shard
-	flights    singleflight.Group
+	flights    flight.Group[judged]
 	metrics    *metrics
 }
 
@@ -113,6 +113,7 @@ func New(cfg Config) (*Cache, error) {
 		clock:      cfg.clock,
 		hashes:     sync.Pool{New: func() any { return hmac.New(sha256.New, secret) }},
 		tombstones: newTombstones(cfg.clock),
+		flights:    flight.Group[judged]{Timeout: flightTimeout, Joinable: joinable},
 		metrics:    newMetrics(),
 	}
 	for range shards {
@@ -218,24 +219,22 @@ func (c *Cache) ask(ctx context.Context, k key, token string) (authnclient.Verdi
 	}
 }
 
+// judged is what comes of a question.
+type judged struct {
+	verdict authnclient.Verdict
+	err     error
+}
+
 // fly asks the service, once for all who ask the same at the same time.
 func (c *Cache) fly(ctx context.Context, k key, token string) (authnclient.Verdict, error) {
-	flight := string(k[:])
-	done := c.flights.DoChan(flight, func() (any, error) {
-		forget := time.AfterFunc(joinable, func() { c.flights.Forget(flight) })
-		defer forget.Stop()
-		// The others still want the verdict when this request has gone away.
-		shared, cancel := context.WithTimeout(context.WithoutCancel(ctx), flightTimeout)
-		defer cancel()
-		return c.judge(shared, k, token)
+	answered, err := c.flights.Do(ctx, string(k[:]), func(shared context.Context) judged {
+		verdict, err := c.judge(shared, k, token)
+		return judged{verdict: verdict, err: err}
 	})
-	select {
-	case result := <-done:
-		verdict, _ := result.Val.(authnclient.Verdict)
-		return verdict, result.Err
-	case <-ctx.Done():
-		return authnclient.Verdict{}, authnclient.CouldNotDecide(ctx.Err())
+	if err != nil {
+		return authnclient.Verdict{}, authnclient.CouldNotDecide(err)
 	}
+	return answered.verdict, answered.err
 }
 
 // judge asks the service, and keeps a good verdict if it may.
