@@ -85,7 +85,7 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 
 func (c *Config) newClients(kubeconfig string) error {
 	var err error
-	if c.Loopback, err = process.RESTConfig(kubeconfig, program); err != nil {
+	if c.Loopback, err = process.RESTConfig(kubeconfig, upstreamProgram); err != nil {
 		return err
 	}
 	if c.Kubernetes, err = kubernetes.NewForConfig(c.Loopback); err != nil {
@@ -99,6 +99,10 @@ func (c *Config) newClients(kubeconfig string) error {
 	}
 	return nil
 }
+
+// upstreamProgram is where plugins are upstream. What they write (the status of a quota,
+// say) has the field manager that the API takes from the client's name.
+const upstreamProgram = "kube-apiserver"
 
 // dialPeers makes the connections to authn, which is optional, and authz.
 func (c *Config) dialPeers(o serve.CompletedOptions) error {
