@@ -4,12 +4,15 @@ import (
 	"context"
 	"crypto/subtle"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/validation/path"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -113,17 +116,26 @@ func newGetter(client kubernetes.Interface, factory informers.SharedInformerFact
 	return g
 }
 
+// key is a namespace and a name, or a name alone.
+type key []string
+
+// nameable reports whether an object can have the key. A token may say anything; what
+// client-go asks of no server for that reason is not there, and is no failure.
+func (k key) nameable() bool {
+	return !slices.ContainsFunc(k, func(part string) bool { return part == "" || len(path.IsValidPathSegmentName(part)) > 0 })
+}
+
 // noted notes a look-up in the context. What the informers have is told by cached.
-func noted[T metav1.Object](ctx context.Context, resource, key string, object T, err error, cached func() (T, error)) (T, error) {
+func noted[T metav1.Object](ctx context.Context, resource string, k key, object T, err error, cached func() (T, error)) (T, error) {
 	l, ok := ctx.Value(lookupsContextKey{}).(*lookups)
-	if !ok || apierrors.IsNotFound(err) {
+	if !ok || err != nil && (apierrors.IsNotFound(err) || !k.nameable()) {
 		return object, err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err != nil {
 		if l.failed == nil {
-			l.failed = fmt.Errorf("%s %s: %w", resource, key, err)
+			l.failed = fmt.Errorf("%s %s: %w", resource, strings.Join(k, "/"), err)
 		}
 		return object, err
 	}
@@ -152,7 +164,7 @@ func newFound(resource string, object metav1.Object) foundObject {
 // GetServiceAccount returns a service account.
 func (g *getter) GetServiceAccount(ctx context.Context, namespace, name string) (*corev1.ServiceAccount, error) {
 	object, err := g.upstream.GetServiceAccount(ctx, namespace, name)
-	return noted(ctx, convert.ServiceAccounts, namespace+"/"+name, object, err, func() (*corev1.ServiceAccount, error) {
+	return noted(ctx, convert.ServiceAccounts, key{namespace, name}, object, err, func() (*corev1.ServiceAccount, error) {
 		return g.serviceAccounts.ServiceAccounts(namespace).Get(name)
 	})
 }
@@ -160,7 +172,7 @@ func (g *getter) GetServiceAccount(ctx context.Context, namespace, name string) 
 // GetPod returns a pod.
 func (g *getter) GetPod(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
 	object, err := g.upstream.GetPod(ctx, namespace, name)
-	return noted(ctx, convert.Pods, namespace+"/"+name, object, err, func() (*corev1.Pod, error) {
+	return noted(ctx, convert.Pods, key{namespace, name}, object, err, func() (*corev1.Pod, error) {
 		return g.pods.Pods(namespace).Get(name)
 	})
 }
@@ -168,7 +180,7 @@ func (g *getter) GetPod(ctx context.Context, namespace, name string) (*corev1.Po
 // GetSecret returns a secret.
 func (g *getter) GetSecret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	object, err := g.upstream.GetSecret(ctx, namespace, name)
-	return noted(ctx, convert.Secrets, namespace+"/"+name, object, err, func() (*corev1.Secret, error) {
+	return noted(ctx, convert.Secrets, key{namespace, name}, object, err, func() (*corev1.Secret, error) {
 		return g.secrets.Secrets(namespace).Get(name)
 	})
 }
@@ -179,17 +191,17 @@ func (g *getter) GetNode(ctx context.Context, name string) (*corev1.Node, error)
 	if g.nodes == nil {
 		return object, err
 	}
-	return noted(ctx, convert.Nodes, name, object, err, func() (*corev1.Node, error) { return g.nodes.Get(name) })
+	return noted(ctx, convert.Nodes, key{name}, object, err, func() (*corev1.Node, error) { return g.nodes.Get(name) })
 }
 
 // GetValidatingWebhookConfiguration returns a validating webhook's configuration.
 func (g *getter) GetValidatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.ValidatingWebhookConfiguration, error) {
 	object, err := g.upstream.GetValidatingWebhookConfiguration(ctx, name)
-	return noted(ctx, "validatingwebhookconfigurations", name, object, err, nil)
+	return noted(ctx, "validatingwebhookconfigurations", key{name}, object, err, nil)
 }
 
 // GetMutatingWebhookConfiguration returns a mutating webhook's configuration.
 func (g *getter) GetMutatingWebhookConfiguration(ctx context.Context, name string) (*admissionregistrationv1.MutatingWebhookConfiguration, error) {
 	object, err := g.upstream.GetMutatingWebhookConfiguration(ctx, name)
-	return noted(ctx, "mutatingwebhookconfigurations", name, object, err, nil)
+	return noted(ctx, "mutatingwebhookconfigurations", key{name}, object, err, nil)
 }
