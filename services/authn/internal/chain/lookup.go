@@ -12,7 +12,7 @@ import (
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/validation/path"
+	"k8s.io/apimachinery/pkg/api/validate/content"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilfeature "k8s.io/apiserver/pkg/util/feature"
 	"k8s.io/client-go/informers"
@@ -122,7 +122,7 @@ type key []string
 // nameable reports whether an object can have the key. A token may say anything; what
 // client-go asks of no server for that reason is not there, and is no failure.
 func (k key) nameable() bool {
-	return !slices.ContainsFunc(k, func(part string) bool { return part == "" || len(path.IsValidPathSegmentName(part)) > 0 })
+	return !slices.ContainsFunc(k, func(part string) bool { return part == "" || len(content.IsPathSegmentName(part)) > 0 })
 }
 
 // noted notes a look-up in the context. What the informers have is told by cached.
