@@ -62,8 +62,17 @@ func (c *Cache) keep(a authorizer.Attributes, question asked, answer *authzclien
 	if !ok {
 		return
 	}
-	shard := c.shard(c.hash(k.of(authzclient.ReuseAnyNamespace)))
-	c.release(shard.add(c.hash(key), &entry{
+	var shard *shard
+	hash := uint64(0)
+	for _, reuse := range widestFirst {
+		if hash = c.hash(k, reuse, hash); reuse == authzclient.ReuseAnyNamespace {
+			shard = c.shard(hash)
+		}
+		if reuse == answer.Reuse {
+			break
+		}
+	}
+	c.release(shard.add(hash, &entry{
 		key:      string(key),
 		decision: answer.Decision,
 		reason:   answer.Reason,

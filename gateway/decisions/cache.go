@@ -128,16 +128,15 @@ func (c *Cache) lookup(k keys) *entry {
 		c.counts.bypassed.Add(1)
 		return nil
 	}
-	hash := c.hash(k.of(authzclient.ReuseAnyNamespace))
+	hash := c.hash(k, authzclient.ReuseAnyNamespace, 0)
 	s := c.shard(hash)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, reuse := range [...]authzclient.Reuse{authzclient.ReuseAnyNamespace, authzclient.ReuseAnyName, authzclient.ReuseSameName} {
-		key := k.of(reuse)
+	for _, reuse := range widestFirst {
 		if reuse != authzclient.ReuseAnyNamespace {
-			hash = c.hash(key)
+			hash = c.hash(k, reuse, hash)
 		}
-		if e := s.get(hash, key); e != nil && c.policy.covers(e.epoch, &e.revision, e.scope) {
+		if e := s.get(hash, k.of(reuse)); e != nil && c.policy.covers(e.epoch, &e.revision, e.scope) {
 			s.hits++
 			return e
 		}
@@ -146,8 +145,15 @@ func (c *Cache) lookup(k keys) *entry {
 	return nil
 }
 
-// hash is of a whole key.
-func (c *Cache) hash(key []byte) uint64 { return maphash.Bytes(c.seed, key) }
+// widestFirst are the keys that a question has, in the order in which their hashes
+// follow from each other.
+var widestFirst = [...]authzclient.Reuse{authzclient.ReuseAnyNamespace, authzclient.ReuseAnyName, authzclient.ReuseSameName}
+
+// hash returns the hash of a key, given that of the next wider one: it looks only at
+// what the key has on top. Keys with the same hash are told apart by themselves.
+func (c *Cache) hash(k keys, reuse authzclient.Reuse, wider uint64) uint64 {
+	return wider*31 + maphash.Bytes(c.seed, k.beyond(reuse))
+}
 
 // shard returns where all decisions on a question are, by the hash of its key for any
 // namespace.

@@ -66,6 +66,17 @@ func (k keys) of(reuse authzclient.Reuse) []byte {
 	return k.narrow
 }
 
+// beyond returns what the key has on top of the next wider one.
+func (k keys) beyond(reuse authzclient.Reuse) []byte {
+	switch reuse {
+	case authzclient.ReuseAnyNamespace:
+		return k.narrow[:k.common]
+	case authzclient.ReuseAnyName:
+		return k.narrow[k.common:k.namespaced]
+	}
+	return k.narrow[k.namespaced:]
+}
+
 func appendUser(b []byte, u user.Info) []byte {
 	b = appendString(b, u.GetName())
 	groups := u.GetGroups()
