@@ -11,10 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/runtime"
-	cliflag "k8s.io/component-base/cli/flag"
 
 	"github.com/trigate/trigate/services/authz/app"
 	"github.com/trigate/trigate/services/authz/client"
@@ -42,15 +40,7 @@ type Service struct {
 func Start(t testing.TB, objects ...runtime.Object) *Service {
 	t.Helper()
 	s := &Service{api: apitest.New(t, objects...), pki: servetest.NewPKI(t), address: "127.0.0.1:0"}
-	cert := s.pki.Process(t, "authz")
-	s.args = []string{
-		"--authorization-mode=RBAC",
-		"--kubeconfig=" + s.api.Kubeconfig(t),
-		"--tls-cert-file=" + cert.CertFile,
-		"--tls-private-key-file=" + cert.KeyFile,
-		"--peer-ca-file=" + s.pki.Gates.File,
-		"--client-ca-file=" + s.pki.Cluster.File,
-	}
+	s.args = append(s.pki.TLSFlags(t, "authz"), "--authorization-mode=RBAC", "--kubeconfig="+s.api.Kubeconfig(t))
 	s.run(t)
 	t.Cleanup(func() { s.stop() })
 	return s
@@ -94,15 +84,7 @@ func (s *Service) run(t testing.TB) {
 func (s *Service) options(t testing.TB) app.CompletedOptions {
 	t.Helper()
 	options := app.NewOptions()
-	var sections cliflag.NamedFlagSets
-	options.AddFlags(&sections)
-	flags := pflag.NewFlagSet("authz", pflag.ContinueOnError)
-	for _, name := range sections.Order {
-		flags.AddFlagSet(sections.FlagSets[name])
-	}
-	if err := flags.Parse(s.args); err != nil {
-		t.Fatalf("parsing the flags of authz: %v", err)
-	}
+	servetest.ParseFlags(t, options.AddFlags, s.args...)
 	completed := options.Complete()
 	if err := errors.Join(completed.Validate()...); err != nil {
 		t.Fatalf("the flags of authz: %v", err)
@@ -125,11 +107,7 @@ func (s *Service) Client(t testing.TB) *client.Client {
 			t.Errorf("closing the client: %v", err)
 		}
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), stopTimeout)
-	defer cancel()
-	if err := c.WaitReady(ctx); err != nil {
-		t.Fatalf("authz does not get ready: %v", err)
-	}
+	servetest.AwaitReady(t, c)
 	return c
 }
 
