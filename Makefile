@@ -47,7 +47,7 @@ TEST_TIMEOUT ?= 40m
 FUZZ_TIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl grpcurl generate verify fix clean \
+.PHONY: help build run test test-unit test-e2e test-packages test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl grpcurl generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES)) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
 
@@ -78,6 +78,9 @@ test-unit: ## Run the unit tests.
 
 test-e2e: build test-binaries ## Run the tests that start the real processes.
 	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 ./deploy/test/...
+
+test-packages: build test-binaries ## Run the tests of PACKAGES, aloud and one after the other.
+	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout $(TEST_TIMEOUT) -p 1 $(PACKAGES)
 
 # Where goroutines share what decides: caches, streams and what feeds them.
 RACE_PACKAGES := ./gateway/decisions ./gateway/identities ./services/authz/internal/policy ./services/authz/server \
