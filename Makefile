@@ -21,12 +21,13 @@ VERSION_FLAGS = $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg
 GO_BUILD := go build -ldflags '-s -w $(VERSION_FLAGS)'
 
 # Each binary of `make build` and its package.
-BINARIES := trigate-gateway trigate-authn trigate-authz trigate-admission trigate-local kube-controller-manager
+BINARIES := trigate-gateway trigate-authn trigate-authz trigate-admission trigate-local trigate-pki kube-controller-manager
 PKG_trigate-gateway := ./gateway
 PKG_trigate-authn := ./services/authn
 PKG_trigate-authz := ./services/authz
 PKG_trigate-admission := ./services/admission
 PKG_trigate-local := ./deploy/local
+PKG_trigate-pki := ./deploy/trigate-pki
 PKG_kube-controller-manager := k8s.io/kubernetes/cmd/kube-controller-manager
 # Programs of the same module that only tests and newcomers need.
 TEST_BINARIES := kubectl kube-apiserver sample-apiserver

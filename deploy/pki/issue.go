@@ -13,9 +13,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/big"
-	"os"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/client-go/util/cert"
@@ -31,11 +29,11 @@ const serviceAccountKeyBits = 2048
 // ensureAuthority loads an authority, or makes it if it has no certificate.
 func (m *maker) ensureAuthority(spec authoritySpec) (*authority, error) {
 	certPath, keyPath := m.layout.Cert(spec.name), m.layout.Key(spec.name)
-	bundle, err := readCertificates(certPath)
+	bundle, err := m.readCertificates(certPath)
 	if err != nil {
 		return nil, err
 	}
-	key, err := readKey(keyPath)
+	key, err := m.readKey(keyPath)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +67,7 @@ func (m *maker) ensureAuthority(spec authoritySpec) (*authority, error) {
 func (m *maker) newAuthority(spec authoritySpec, key crypto.Signer) (*authority, error) {
 	if key == nil {
 		for _, leaf := range spec.certificates {
-			if err := os.Remove(m.layout.Cert(leaf.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := m.Store.Remove(m.layout.Cert(leaf.name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return nil, fmt.Errorf("removing what a lost authority signed: %w", err)
 			}
 		}
@@ -98,11 +96,11 @@ func (m *maker) newAuthority(spec authoritySpec, key crypto.Signer) (*authority,
 // ensureCertificate makes or renews one certificate, if there is need.
 func (m *maker) ensureCertificate(a *authority, spec certificateSpec) error {
 	certPath, keyPath := m.layout.Cert(spec.name), m.layout.Key(spec.name)
-	chain, err := readCertificates(certPath)
+	chain, err := m.readCertificates(certPath)
 	if err != nil {
 		return err
 	}
-	key, err := readKey(keyPath)
+	key, err := m.readKey(keyPath)
 	if err != nil {
 		return err
 	}
@@ -115,20 +113,24 @@ func (m *maker) ensureCertificate(a *authority, spec certificateSpec) error {
 	if a.key == nil {
 		return fmt.Errorf("certificate %s must be issued (%s), but the key of its authority, %s, is missing", certPath, why, m.layout.Key(a.name))
 	}
-	if key == nil {
+	if key == nil || m.NewKeys && chain != nil {
 		// In this order, so that no moment has a certificate beside another's key.
-		if err := os.Remove(certPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("removing a certificate whose key is lost: %w", err)
+		if err := m.Store.Remove(certPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("removing a certificate whose key is replaced: %w", err)
 		}
 		if key, err = m.newKey(keyPath); err != nil {
 			return err
 		}
 	}
+	names := spec.altNames
+	if chain != nil {
+		names = merge(names, cert.AltNames{DNSNames: chain[0].DNSNames, IPs: chain[0].IPAddresses})
+	}
 	now := m.Clock.Now()
 	_, err = m.sign(certPath, &certificate{
 		Subject:               spec.subject(),
-		DNSNames:              spec.altNames.DNSNames,
-		IPAddresses:           spec.altNames.IPs,
+		DNSNames:              names.DNSNames,
+		IPAddresses:           names.IPs,
 		NotBefore:             latest(now.Add(-clockSkew), a.signer.NotBefore),
 		NotAfter:              earliest(now.Add(m.CertificateValidity), a.signer.NotAfter),
 		KeyUsage:              keyUsage(key),
@@ -168,7 +170,9 @@ func (m *maker) judge(a *authority, spec certificateSpec, chain []*certificate, 
 		return "it expired on " + c.NotAfter.Format(time.DateOnly), nil
 	case now.Before(c.NotBefore):
 		return "it is not valid before " + c.NotBefore.Format(time.RFC3339), nil
-	case left > m.RenewBefore:
+	case m.RenewAll && a.key != nil:
+		return "all are to be renewed", nil
+	case left > m.renewBefore(c):
 		return "", nil
 	case a.key == nil || !c.NotAfter.Before(a.signer.NotAfter):
 		// It cannot be renewed, or would end no later; it is good for now.
@@ -176,6 +180,30 @@ func (m *maker) judge(a *authority, spec certificateSpec, chain []*certificate, 
 	default:
 		return "it expires on " + c.NotAfter.Format(time.DateOnly), nil
 	}
+}
+
+// renewBefore is the rest of its validity at which a certificate is renewed.
+func (c Config) renewBefore(of *certificate) time.Duration {
+	if c.RenewBefore != 0 {
+		return c.RenewBefore
+	}
+	return of.NotAfter.Sub(of.NotBefore) / 3
+}
+
+// merge returns the names of both, each once.
+func merge(a, b cert.AltNames) cert.AltNames {
+	merged := cert.AltNames{DNSNames: slices.Clone(a.DNSNames), IPs: slices.Clone(a.IPs)}
+	for _, name := range b.DNSNames {
+		if !slices.Contains(merged.DNSNames, name) {
+			merged.DNSNames = append(merged.DNSNames, name)
+		}
+	}
+	for _, ip := range b.IPs {
+		if !slices.ContainsFunc(merged.IPs, ip.Equal) {
+			merged.IPs = append(merged.IPs, ip)
+		}
+	}
+	return merged
 }
 
 // missingFrom tells what the spec asks for and c does not have, or "".
@@ -212,11 +240,7 @@ func (s certificateSpec) subject() pkix.Name {
 
 // sign issues a certificate into a file.
 func (m *maker) sign(path string, template, parent *certificate, public crypto.PublicKey, signer crypto.Signer) (*certificate, error) {
-	der, err := x509.CreateCertificate(rand.Reader, withSerial(template), parent, public, signer)
-	if err != nil {
-		return nil, fmt.Errorf("issuing %s: %w", path, err)
-	}
-	c, err := x509.ParseCertificate(der)
+	c, err := m.issue(template, parent, public, signer)
 	if err != nil {
 		return nil, fmt.Errorf("issuing %s: %w", path, err)
 	}
@@ -224,7 +248,15 @@ func (m *maker) sign(path string, template, parent *certificate, public crypto.P
 	if err != nil {
 		return nil, fmt.Errorf("issuing %s: %w", path, err)
 	}
-	return c, m.write(path, data, 0o644)
+	return c, m.write(path, data)
+}
+
+func (m *maker) issue(template, parent *certificate, public crypto.PublicKey, signer crypto.Signer) (*certificate, error) {
+	der, err := x509.CreateCertificate(rand.Reader, withSerial(template), parent, public, signer)
+	if err != nil {
+		return nil, err
+	}
+	return x509.ParseCertificate(der)
 }
 
 // withSerial gives the template a serial number of 127 random bits: positive, and
@@ -251,11 +283,11 @@ func (m *maker) writeKey(path string, key crypto.Signer) error {
 	if err != nil {
 		return fmt.Errorf("encoding key %s: %w", path, err)
 	}
-	return m.write(path, data, 0o600)
+	return m.write(path, data)
 }
 
-func (m *maker) write(path string, data []byte, mode fs.FileMode) error {
-	if err := writeFile(path, data, mode); err != nil {
+func (m *maker) write(path string, data []byte) error {
+	if err := m.Store.Write(path, data); err != nil {
 		return err
 	}
 	m.layout.Written = append(m.layout.Written, path)
@@ -266,11 +298,11 @@ func (m *maker) write(path string, data []byte, mode fs.FileMode) error {
 // the public key that verifies them.
 func (m *maker) ensureServiceAccountKeys() error {
 	keyPath, publicPath := m.layout.ServiceAccountKey(), m.layout.ServiceAccountPublicKey()
-	key, err := readKey(keyPath)
+	key, err := m.readKey(keyPath)
 	if err != nil {
 		return err
 	}
-	publics, err := readPublicKeys(publicPath)
+	publics, err := m.readPublicKeys(publicPath)
 	if err != nil {
 		return err
 	}
@@ -294,7 +326,7 @@ func (m *maker) ensureServiceAccountKeys() error {
 	if err != nil {
 		return fmt.Errorf("encoding public key %s: %w", publicPath, err)
 	}
-	return m.write(publicPath, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}), 0o644)
+	return m.write(publicPath, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}))
 }
 
 // keyUsage is what a TLS certificate may do with its key. Encipherment is for the
@@ -326,34 +358,36 @@ func latest(a, b time.Time) time.Time {
 }
 
 // readCertificates returns nil for a file that does not exist.
-func readCertificates(path string) ([]*certificate, error) {
-	return read(path, "certificate", cert.ParseCertsPEM)
+func (m *maker) readCertificates(path string) ([]*certificate, error) {
+	return read(m.Store, path, "certificate", cert.ParseCertsPEM)
 }
 
 // readKey returns nil for a file that does not exist.
-func readKey(path string) (crypto.Signer, error) {
-	return read(path, "key", func(data []byte) (crypto.Signer, error) {
-		key, err := keyutil.ParsePrivateKeyPEM(data)
-		if err != nil {
-			return nil, err
-		}
-		signer, ok := key.(crypto.Signer)
-		if !ok {
-			return nil, fmt.Errorf("a %T cannot sign", key)
-		}
-		return signer, nil
-	})
+func (m *maker) readKey(path string) (crypto.Signer, error) {
+	return read(m.Store, path, "key", parseKey)
+}
+
+func parseKey(data []byte) (crypto.Signer, error) {
+	key, err := keyutil.ParsePrivateKeyPEM(data)
+	if err != nil {
+		return nil, err
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("a %T cannot sign", key)
+	}
+	return signer, nil
 }
 
 // readPublicKeys returns nil for a file that does not exist.
-func readPublicKeys(path string) ([]any, error) {
-	return read(path, "public keys", keyutil.ParsePublicKeysPEM)
+func (m *maker) readPublicKeys(path string) ([]any, error) {
+	return read(m.Store, path, "public keys", keyutil.ParsePublicKeysPEM)
 }
 
 // read returns the zero value for a file that does not exist.
-func read[T any](path, what string, parse func([]byte) (T, error)) (T, error) {
+func read[T any](store Store, path, what string, parse func([]byte) (T, error)) (T, error) {
 	var none T
-	data, err := os.ReadFile(path)
+	data, err := store.Read(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return none, nil
 	}
@@ -362,7 +396,7 @@ func read[T any](path, what string, parse func([]byte) (T, error)) (T, error) {
 	}
 	value, err := parse(data)
 	if err != nil {
-		return none, fmt.Errorf("reading %s %s: %s", what, path, strings.ReplaceAll(err.Error(), "\n", " "))
+		return none, fmt.Errorf("reading %s %s: %s", what, path, oneLine(err))
 	}
 	return value, nil
 }

@@ -22,7 +22,6 @@ import (
 	"crypto"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -39,9 +38,9 @@ const (
 	DefaultAuthorityValidity = 10 * 365 * 24 * time.Hour
 	// DefaultCertificateValidity is kubeadm's for its certificates.
 	DefaultCertificateValidity = 365 * 24 * time.Hour
-	// maxRenewBefore is how long before its end a certificate is renewed when
-	// Config does not say; short-lived ones are renewed after two thirds.
-	maxRenewBefore = 30 * 24 * time.Hour
+	// DefaultEtcdMembers is how many members of etcd have a name of their own in its
+	// certificate; more than five is more than etcd recommends.
+	DefaultEtcdMembers = 5
 	// clockSkew backdates certificates, for peers whose clock is behind.
 	clockSkew = 5 * time.Minute
 )
@@ -49,9 +48,10 @@ const (
 // DefaultServiceCIDR is the range of Service addresses when Config has none.
 var DefaultServiceCIDR = netip.MustParsePrefix("10.96.0.0/16")
 
-// Config says what Ensure makes. Only Dir must be set.
+// Config says what Ensure makes. Only Dir must be set, or Store.
 type Config struct {
 	// Dir is where the files are; it is made if it is missing, for the owner only.
+	// Empty is the root of a Store that has no directories.
 	Dir string
 	// ClusterDomain is the DNS suffix of the cluster's Services, by default
 	// cluster.local.
@@ -66,8 +66,18 @@ type Config struct {
 	// certificates are valid. No certificate outlives its authority.
 	AuthorityValidity, CertificateValidity time.Duration
 	// RenewBefore is the rest of its validity at which a certificate is renewed, by
-	// default 30 days or a third of CertificateValidity, whichever is shorter.
+	// default a third of the whole.
 	RenewBefore time.Duration
+	// RenewAll renews every certificate whose authority has its key here.
+	RenewAll bool
+	// NewKeys has each certificate that is renewed get a new key too. Two files change
+	// then, so a process that reads them in between keeps its old ones a little longer.
+	NewKeys bool
+	// Namespace is where the processes are Services of a Kubernetes cluster: the
+	// names of these Services are then in the certificates. Empty if they are not.
+	Namespace string
+	// Store keeps the files, by default the file system.
+	Store Store
 	// Clock is the time, by default the real one.
 	Clock clock.PassiveClock
 }
@@ -75,7 +85,7 @@ type Config struct {
 // Layout tells where the files are. It is a value without state: a Layout of the
 // same directory names the same files.
 type Layout struct {
-	// Dir is the absolute directory of all files.
+	// Dir is the absolute directory of all files, or empty in a Store without any.
 	Dir string
 	// Written are the files that the call of Ensure which returned this Layout made
 	// or renewed, in the order of writing; nil if all was as it should be.
@@ -106,6 +116,7 @@ func (l *Layout) ServiceAccountPublicKey() string { return filepath.Join(l.Dir, 
 // that is about to expire or that lacks a name is issued anew for the key it has,
 // so that one file changes, atomically, and a process that reloads never sees a
 // certificate beside another's key. Remove the key as well to have both replaced.
+// The names that a certificate had stay in it; remove it to be rid of them.
 //
 // A file that is broken (unreadable, not PEM, a key of another certificate, a
 // certificate of another authority, an expired authority) is never overwritten:
@@ -117,9 +128,6 @@ func Ensure(ctx context.Context, config Config) (*Layout, error) {
 	config, err := config.complete()
 	if err != nil {
 		return nil, err
-	}
-	if err := os.MkdirAll(config.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("making the certificate directory: %w", err)
 	}
 	m := &maker{Config: config, layout: Layout{Dir: config.Dir}}
 	for _, spec := range authorities(config) {
@@ -143,14 +151,24 @@ func Ensure(ctx context.Context, config Config) (*Layout, error) {
 }
 
 func (c Config) complete() (Config, error) {
-	if c.Dir == "" {
+	if c.Dir == "" && c.Store == nil {
 		return c, fmt.Errorf("no directory is given for the certificates")
 	}
-	dir, err := filepath.Abs(c.Dir)
-	if err != nil {
-		return c, fmt.Errorf("resolving the certificate directory %s: %w", c.Dir, err)
+	if c.Store == nil {
+		c.Store = Directory{}
 	}
-	c.Dir = dir
+	if c.Dir != "" {
+		dir, err := filepath.Abs(c.Dir)
+		if err != nil {
+			return c, fmt.Errorf("resolving the certificate directory %s: %w", c.Dir, err)
+		}
+		c.Dir = dir
+	}
+	if c.Namespace != "" {
+		if problems := validation.IsDNS1123Label(c.Namespace); len(problems) > 0 {
+			return c, fmt.Errorf("namespace %q: %s", c.Namespace, problems[0])
+		}
+	}
 	if c.ClusterDomain == "" {
 		c.ClusterDomain = DefaultClusterDomain
 	}
@@ -171,9 +189,6 @@ func (c Config) complete() (Config, error) {
 	}
 	if c.AuthorityValidity < 0 || c.CertificateValidity < 0 || c.RenewBefore < 0 {
 		return c, fmt.Errorf("a validity of certificates is negative")
-	}
-	if c.RenewBefore == 0 {
-		c.RenewBefore = min(maxRenewBefore, c.CertificateValidity/3)
 	}
 	if c.RenewBefore >= c.CertificateValidity {
 		return c, fmt.Errorf("certificates valid for %s cannot be renewed %s before their end", c.CertificateValidity, c.RenewBefore)

@@ -198,11 +198,11 @@ func TestEnsureMends(t *testing.T) {
 	}{
 		{
 			name:  "well before the end",
-			after: 334 * 24 * time.Hour,
+			after: 242 * 24 * time.Hour,
 		},
 		{
 			name:  "near the end, certificates change and keys and authorities stay",
-			after: 336 * 24 * time.Hour,
+			after: 245 * 24 * time.Hour,
 			want:  certificateFiles(),
 		},
 		{
@@ -262,7 +262,7 @@ func TestEnsureMends(t *testing.T) {
 		},
 		{
 			name:  "near the end, what an authority without key has signed stays",
-			after: 336 * 24 * time.Hour,
+			after: 245 * 24 * time.Hour,
 			change: func(t *testing.T, layout *pki.Layout, _ *pki.Config) {
 				remove(t, layout.Key(pki.GatesCA))
 			},

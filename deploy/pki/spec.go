@@ -2,6 +2,7 @@ package pki
 
 import (
 	"crypto/x509"
+	"fmt"
 	"net"
 
 	"k8s.io/client-go/util/cert"
@@ -92,13 +93,13 @@ func authorities(config Config) []authoritySpec {
 			{Controllers, "system:kube-controller-manager", "", client, cert.AltNames{}},
 		}},
 		{GatesCA, "trigate-gates-ca", []certificateSpec{
-			gate(Gateway), gate(Authn), gate(Authz), gate(Admission),
+			gate(config, Gateway), gate(config, Authn), gate(config, Authz), gate(config, Admission),
 		}},
 		{FrontProxyCA, "trigate-front-proxy-ca", []certificateSpec{
 			{FrontProxyClient, "front-proxy-client", "", client, cert.AltNames{}},
 		}},
 		{EtcdCA, "trigate-etcd-ca", []certificateSpec{
-			{EtcdServer, "etcd-server", "", peer, localNames("etcd")},
+			{EtcdServer, "etcd-server", "", peer, etcdNames(config)},
 			{EtcdClient, "etcd-client", "", client, cert.AltNames{}},
 		}},
 	}
@@ -115,8 +116,36 @@ func authorities(config Config) []authoritySpec {
 // gate is the certificate of one of our processes. Clients verify the name
 // trigate-NAME whatever the address, so that a certificate of one service is not
 // good for another.
-func gate(name Name) certificateSpec {
-	return certificateSpec{name, "system:trigate:" + string(name), "system:trigate", peer, localNames("trigate-" + string(name))}
+func gate(config Config, name Name) certificateSpec {
+	names := localNames("trigate-" + string(name))
+	names.DNSNames = append(names.DNSNames, serviceNames(config, "trigate-"+string(name))...)
+	return certificateSpec{name, "system:trigate:" + string(name), "system:trigate", peer, names}
+}
+
+// serviceNames are the names that a Service has in DNS, none without a namespace.
+func serviceNames(config Config, service string) []string {
+	if config.Namespace == "" {
+		return nil
+	}
+	name := service + "." + config.Namespace
+	return []string{name, name + ".svc", name + ".svc." + config.ClusterDomain}
+}
+
+// etcdNames has the members by name, too: a member believes another whose
+// certificate has a name that leads to its address.
+func etcdNames(config Config) cert.AltNames {
+	const service = "trigate-etcd"
+	names := localNames("etcd")
+	if config.Namespace == "" {
+		return names
+	}
+	names.DNSNames = append(names.DNSNames, service)
+	names.DNSNames = append(names.DNSNames, serviceNames(config, service)...)
+	names.DNSNames = append(names.DNSNames, serviceNames(config, service+"-client")...)
+	for i := range DefaultEtcdMembers {
+		names.DNSNames = append(names.DNSNames, serviceNames(config, fmt.Sprintf("%s-%d.%s", service, i, service))...)
+	}
+	return names
 }
 
 func localNames(names ...string) cert.AltNames {
@@ -129,5 +158,22 @@ func localNames(names ...string) cert.AltNames {
 func apiServerNames(config Config) cert.AltNames {
 	names := localNames("kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc."+config.ClusterDomain)
 	names.IPs = append(names.IPs, config.ServiceCIDR.Masked().Addr().Next().AsSlice())
+	for _, service := range []string{"trigate-gateway", "trigate-gateway-headless"} {
+		if config.Namespace != "" {
+			names.DNSNames = append(names.DNSNames, service)
+		}
+		names.DNSNames = append(names.DNSNames, serviceNames(config, service)...)
+	}
+	return names
+}
+
+// Names returns the whole PKI: each authority, and what it signs.
+func Names() map[Name][]Name {
+	names := map[Name][]Name{}
+	for _, a := range authorities(Config{ServiceCIDR: DefaultServiceCIDR, ClusterDomain: DefaultClusterDomain}) {
+		for _, leaf := range a.certificates {
+			names[a.name] = append(names[a.name], leaf.name)
+		}
+	}
 	return names
 }
