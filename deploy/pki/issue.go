@@ -8,7 +8,6 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -76,8 +75,18 @@ func (m *maker) newAuthority(spec authoritySpec, key crypto.Signer) (*authority,
 			return nil, err
 		}
 	}
+	template := m.authorityTemplate(spec)
+	c, err := m.sign(m.layout.Cert(spec.name), template, template, key.Public(), key)
+	if err != nil {
+		return nil, err
+	}
+	return &authority{name: spec.name, bundle: []*certificate{c}, signer: c, key: key}, nil
+}
+
+// authorityTemplate is a new authority's certificate before it is signed.
+func (m *maker) authorityTemplate(spec authoritySpec) *certificate {
 	now := m.Clock.Now()
-	template := &certificate{
+	return &certificate{
 		Subject:               pkix.Name{CommonName: spec.commonName},
 		NotBefore:             now.Add(-clockSkew),
 		NotAfter:              now.Add(m.AuthorityValidity),
@@ -86,11 +95,6 @@ func (m *maker) newAuthority(spec authoritySpec, key crypto.Signer) (*authority,
 		IsCA:                  true,
 		MaxPathLenZero:        true,
 	}
-	c, err := m.sign(m.layout.Cert(spec.name), template, template, key.Public(), key)
-	if err != nil {
-		return nil, err
-	}
-	return &authority{name: spec.name, bundle: []*certificate{c}, signer: c, key: key}, nil
 }
 
 // ensureCertificate makes or renews one certificate, if there is need.
@@ -322,11 +326,11 @@ func (m *maker) ensureServiceAccountKeys() error {
 			return err
 		}
 	}
-	der, err := x509.MarshalPKIXPublicKey(key.Public())
+	data, err := publicKeyPEM(key)
 	if err != nil {
-		return fmt.Errorf("encoding public key %s: %w", publicPath, err)
+		return err
 	}
-	return m.write(publicPath, pem.EncodeToMemory(&pem.Block{Type: keyutil.PublicKeyBlockType, Bytes: der}))
+	return m.write(publicPath, data)
 }
 
 // keyUsage is what a TLS certificate may do with its key. Encipherment is for the

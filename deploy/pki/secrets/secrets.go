@@ -35,6 +35,7 @@ const (
 	KubeconfigKey = "kubeconfig"
 
 	caKey          = "ca.crt"
+	nextKey        = "next.key" // of an authority that is being replaced
 	managedByLabel = "app.kubernetes.io/managed-by"
 	partOfLabel    = "app.kubernetes.io/part-of"
 	manager        = "trigate-pki"
@@ -71,6 +72,7 @@ func Load(ctx context.Context, client corev1client.SecretInterface) (*Store, err
 	for authority, names := range pki.Names() {
 		s.locations[s.layout.Cert(authority)] = location{Name(authority), caKey}
 		s.locations[s.layout.Key(authority)] = location{Name(authority), corev1.TLSPrivateKeyKey}
+		s.locations[s.layout.NextKey(authority)] = location{Name(authority), nextKey}
 		for _, name := range names {
 			s.locations[s.layout.Cert(name)] = location{Name(name), corev1.TLSCertKey}
 			s.locations[s.layout.Key(name)] = location{Name(name), corev1.TLSPrivateKeyKey}
@@ -78,6 +80,8 @@ func Load(ctx context.Context, client corev1client.SecretInterface) (*Store, err
 	}
 	s.locations[s.layout.ServiceAccountKey()] = location{ServiceAccount, s.layout.ServiceAccountKey()}
 	s.locations[s.layout.ServiceAccountPublicKey()] = location{ServiceAccount, s.layout.ServiceAccountPublicKey()}
+	next := s.layout.NextKey(pki.ServiceAccountKeys)
+	s.locations[next] = location{ServiceAccount, next}
 	s.locations[KubeconfigKey] = location{AdminKubeconfig, KubeconfigKey}
 	for _, l := range s.locations {
 		if _, ok := s.loaded[l.secret]; ok {

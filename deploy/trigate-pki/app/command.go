@@ -62,7 +62,7 @@ func NewCommand() *cobra.Command {
 		CompletionOptions:  cobra.CompletionOptions{DisableDefaultCmd: true},
 	}
 	command.SetVersionTemplate("Kubernetes {{.Version}}\n")
-	command.AddCommand(newInitCommand(), newRenewCommand(), newCheckCommand(), newKubeconfigCommand())
+	command.AddCommand(newInitCommand(), newRenewCommand(), newCheckCommand(), newKubeconfigCommand(), newRotateCommand())
 	return command
 }
 
@@ -138,5 +138,20 @@ system:masters. Kubernetes cannot revoke certificates: for people, give a short
 	command.Flags().StringArrayVar(&o.Groups, flagGroup, nil, "A `GROUP` of the user; may be repeated. By default system:masters if --user is not given either, else none.")
 	command.Flags().DurationVar(&o.ClientValidity, flagValidity, o.ClientValidity, "How long the certificate is valid.")
 	command.Flags().StringVar(&o.Output, flagOutput, "", "Write it to `FILE`, - for the standard output. Entries of others in it stay.")
+	return command
+}
+
+func newRotateCommand() *cobra.Command {
+	o := NewOptions()
+	command := newSubcommand("rotate", "Replace an authority, step by step", `Replace an authority, or the key that signs service-account tokens, in three steps:
+add makes the next one, which is trusted beside the present one; use signs by it, and
+issues all certificates anew; retire ends the trust in the old one. Between two steps
+every process and client has to have read the files. A step may be taken again.`, o, o.runRotate)
+	o.addStoreFlags(command.Flags())
+	o.addIssueFlags(command.Flags())
+	o.addServerFlags(command.Flags())
+	command.Flags().StringVar(&o.Authority, flagRotated, "", "The `NAME`: ca, gates-ca, front-proxy-ca, etcd-ca, or sa for the key of service-account tokens.")
+	command.Flags().StringVar(&o.Step, flagStep, "", "The `STEP`: add, use or retire.")
+	command.Flags().StringVar(&o.Output, flagOutput, "", "Bring the admin's kubeconfig in `FILE` up to date as well.")
 	return command
 }

@@ -37,6 +37,8 @@ const (
 	flagWatch          = "watch"
 	flagUser           = "user"
 	flagGroup          = "group"
+	flagRotated        = "authority"
+	flagStep           = "step"
 )
 
 const (
@@ -71,6 +73,8 @@ type Options struct {
 	All, NewKeys bool
 	// Watch is the interval at which renew looks again; 0 means once.
 	Watch time.Duration
+	// Authority is what rotate replaces, and Step the step that it takes.
+	Authority, Step string
 	// User and Groups are in a certificate of kubeconfig, and ClientValidity is its.
 	User           string
 	Groups         []string

@@ -106,11 +106,26 @@ func (o *Options) ensureNamespace(ctx context.Context, client corev1client.CoreV
 
 // ensure makes and renews what must be, and tells of it.
 func (o *Options) ensure(ctx context.Context, store *opened, out io.Writer) error {
+	return o.change(ctx, store, out, pki.Ensure)
+}
+
+func (o *Options) runRotate(ctx context.Context, out io.Writer) error {
+	store, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	return o.change(ctx, store, out, func(ctx context.Context, config pki.Config) (*pki.Layout, error) {
+		return pki.Rotate(ctx, config, pki.Name(o.Authority), pki.Rotation(o.Step))
+	})
+}
+
+// change has the PKI changed, stores it, and tells of what was written.
+func (o *Options) change(ctx context.Context, store *opened, out io.Writer, do func(context.Context, pki.Config) (*pki.Layout, error)) error {
 	config := o.config(store)
 	if o.DryRun && store.secrets == nil {
 		config.Store = &pki.DryRun{Store: store}
 	}
-	layout, err := pki.Ensure(ctx, config)
+	layout, err := do(ctx, config)
 	if err != nil {
 		return err
 	}
@@ -130,7 +145,7 @@ func (o *Options) ensure(ctx context.Context, store *opened, out io.Writer) erro
 		}
 	}
 	if len(written) == 0 {
-		if err := say(out, "everything is there and valid"); err != nil {
+		if err := say(out, "nothing had to be written"); err != nil {
 			return err
 		}
 	}
