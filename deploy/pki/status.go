@@ -7,7 +7,7 @@ import (
 )
 
 // maxCheckBefore is how long before its end Check complains of a long-lived
-// certificate when Config does not say; of a short-lived one in its last quarter. A
+// certificate when its caller does not say; of a short-lived one in its last quarter. A
 // renewal at the usual time keeps it from ever getting there.
 const maxCheckBefore = 30 * 24 * time.Hour
 
@@ -25,34 +25,40 @@ type Status struct {
 
 // Check returns the state of every certificate in the order of their authorities,
 // one entry for each certificate of an authority's bundle. What is missing, broken
-// or ends within Config.RenewBefore (by default 30 days or a quarter of its
-// validity, whichever is shorter) has a Problem. An error means that there was no
+// or ends within before (0 for 30 days or a quarter of its validity, whichever is
+// shorter) has a Problem. An error means that there was no
 // way to find out. Nothing is changed.
-func Check(config Config) ([]Status, error) {
+func Check(config Config, before time.Duration) ([]Status, error) {
 	config, err := config.complete()
 	if err != nil {
 		return nil, err
 	}
-	m := &maker{Config: config, layout: Layout{Dir: config.Dir}}
+	c := &checker{&maker{Config: config, layout: Layout{Dir: config.Dir}}, before}
 	var all []Status
 	for _, spec := range authorities(config) {
-		bundle, problem := m.checkedCertificates(spec.name)
+		bundle, problem := c.checkedCertificates(spec.name)
 		if problem != "" {
 			all = append(all, Status{Name: spec.name, Problem: problem})
 		}
-		for _, c := range bundle {
-			all = append(all, m.status(Status{Name: spec.name}, c))
+		for _, authority := range bundle {
+			all = append(all, c.status(Status{Name: spec.name}, authority))
 		}
 		for _, leaf := range spec.certificates {
-			all = append(all, m.checkCertificate(spec.name, bundle, leaf))
+			all = append(all, c.checkCertificate(spec.name, bundle, leaf))
 		}
 	}
 	return all, nil
 }
 
+// checker is one call of Check.
+type checker struct {
+	*maker
+	before time.Duration
+}
+
 // checkedCertificates returns what is wrong with a file instead of an error.
-func (m *maker) checkedCertificates(name Name) ([]*certificate, string) {
-	certs, err := m.readCertificates(m.layout.Cert(name))
+func (k *checker) checkedCertificates(name Name) ([]*certificate, string) {
+	certs, err := k.readCertificates(k.layout.Cert(name))
 	switch {
 	case err != nil:
 		return nil, oneLine(err)
@@ -62,18 +68,18 @@ func (m *maker) checkedCertificates(name Name) ([]*certificate, string) {
 	return certs, ""
 }
 
-func (m *maker) checkCertificate(authority Name, bundle []*certificate, spec certificateSpec) Status {
+func (k *checker) checkCertificate(authority Name, bundle []*certificate, spec certificateSpec) Status {
 	s := Status{Name: spec.name, Authority: authority}
-	chain, problem := m.checkedCertificates(spec.name)
+	chain, problem := k.checkedCertificates(spec.name)
 	if problem != "" {
 		s.Problem = problem
 		return s
 	}
-	s = m.status(s, chain[0])
+	s = k.status(s, chain[0])
 	if s.Problem != "" {
 		return s
 	}
-	key, err := m.readKey(m.layout.Key(spec.name))
+	key, err := k.readKey(k.layout.Key(spec.name))
 	switch {
 	case err != nil:
 		s.Problem = oneLine(err)
@@ -90,13 +96,13 @@ func (m *maker) checkCertificate(authority Name, bundle []*certificate, spec cer
 }
 
 // status judges the time of a certificate.
-func (m *maker) status(s Status, c *certificate) Status {
+func (k *checker) status(s Status, c *certificate) Status {
 	s.Begin, s.End = c.NotBefore, c.NotAfter
-	before := m.RenewBefore
+	before := k.before
 	if before == 0 {
 		before = min(maxCheckBefore, c.NotAfter.Sub(c.NotBefore)/4)
 	}
-	switch now := m.Clock.Now(); {
+	switch now := k.Clock.Now(); {
 	case now.Before(c.NotBefore):
 		s.Problem = "it is not valid yet"
 	case !now.Before(c.NotAfter):

@@ -216,7 +216,7 @@ func (o *Options) renew(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	// Whoever looks in the wrong place must not get a whole new PKI there.
-	status, err := pki.Check(o.config(store))
+	status, err := pki.Check(o.config(store), 0)
 	if err != nil {
 		return err
 	}
@@ -233,7 +233,9 @@ func (o *Options) runCheck(ctx context.Context, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	status, err := pki.Check(o.config(store))
+	config := o.config(store)
+	config.RenewBefore = 0 // nothing is renewed
+	status, err := pki.Check(config, o.Before)
 	if err != nil {
 		return err
 	}
