@@ -99,7 +99,7 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	}
 	fs.StringVar(&o.Kubeconfig, flagKubeconfig, o.Kubeconfig, "Kubeconfig file that says how to reach the gateway's Kubernetes API.")
 	fs.StringVar(&o.MetricsListenAddress, flagMetricsListenAddress, o.MetricsListenAddress,
-		"HOST:PORT to serve /metrics, /healthz and /readyz on, in plain HTTP. Off if empty.")
+		"HOST:PORT to serve /metrics, /livez and /readyz on, in plain HTTP, for Prometheus and a kubelet's probes. Off if empty.")
 	fs.BoolVar(&o.Reflection, flagReflection, o.Reflection, "Serve gRPC reflection, which tells anybody which methods there are.")
 	fs.DurationVar(&o.ShutdownDelay, flagShutdownDelay, o.ShutdownDelay,
 		"How long to go on serving after health says NOT_SERVING, so that clients turn to other replicas first.")

@@ -143,9 +143,9 @@ func (s *Server) httpHandler() http.Handler {
 	if s.cfg.Gatherer != nil {
 		mux.Handle("GET /metrics", promhttp.HandlerFor(s.cfg.Gatherer, promhttp.HandlerOpts{}))
 	}
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = w.Write([]byte("ok"))
-	})
+	alive := func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) }
+	mux.HandleFunc("GET /livez", alive)
+	mux.HandleFunc("GET /healthz", alive) // the older name of the same, as kube-apiserver has it
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		ready, report := s.health.report()
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")

@@ -135,7 +135,7 @@ type Config struct {
 	// DisableReflection turns server reflection off.
 	DisableReflection bool
 
-	// MetricsListener is where /metrics, /healthz and /readyz are served in
+	// MetricsListener is where /metrics, /livez and /readyz are served in
 	// plain HTTP. Run closes it. Nil: Run listens on MetricsListenAddress.
 	MetricsListener net.Listener
 	// MetricsListenAddress is host:port. "" without a MetricsListener: none.

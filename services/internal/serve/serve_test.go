@@ -237,9 +237,13 @@ func TestHealthIsTheAndOfItsParts(t *testing.T) {
 	expect(healthpb.HealthCheckResponse_NOT_SERVING, "[-]roles failed: the watch broke")
 	health.Set("roles", true, "")
 
-	if code, _ := get(t, "http://"+metricsListener.Addr().String()+"/healthz"); code != http.StatusOK {
-		t.Errorf("/healthz = %d, want 200", code)
+	health.Set("roles", false, "the watch broke")
+	for _, path := range []string{"/livez", "/healthz"} {
+		if code, body := get(t, "http://"+metricsListener.Addr().String()+path); code != http.StatusOK || body != "ok" {
+			t.Errorf("%s of a server that is not ready = %d %q, want 200 ok", path, code, body)
+		}
 	}
+	health.Set("roles", true, "")
 	if _, err := servetest.Say(t.Context(), r.DialReady(t, "gateway"), "x"); err != nil {
 		t.Errorf("Say() = %v, want nil", err)
 	}
