@@ -55,7 +55,16 @@ func BenchmarkDecision(b *testing.B) {
 			benchmark(b, concurrency, 1, allows(stream, question))
 		})
 		b.Run(fmt.Sprintf("bindings=%d/service, batch of %d", bindings, batch), func(b *testing.B) {
-			benchmark(b, 1, batch, allowsBatch(stub, question))
+			benchmark(b, 1, batch, allowsBatch(stub, question, false))
+		})
+		b.Run(fmt.Sprintf("bindings=%d/service, compact batch of %d", bindings, batch), func(b *testing.B) {
+			benchmark(b, 1, batch, allowsBatch(stub, question, true))
+		})
+		b.Run(fmt.Sprintf("bindings=%d/service, compact batch of %d kinds", bindings, batch), func(b *testing.B) {
+			kinds := allowsBatch(stub, question, true, func(i int, attributes *authzv1.Attributes) {
+				attributes.ApiVersion = fmt.Sprint("v1alpha", i) // so that no answer is good for two
+			})
+			benchmark(b, 1, batch, kinds)
 		})
 	}
 }
@@ -109,13 +118,25 @@ func allows(a authorizer.Authorizer, question authorizer.Attributes) func() erro
 	}
 }
 
-func allowsBatch(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord) func() error {
-	request := &authzv1.BatchAuthorizeRequest{}
-	for range batch {
-		request.Questions = append(request.Questions, &authzv1.AuthorizeRequest{Attributes: &authzv1.Attributes{
-			User: &authnv1.UserInfo{Name: question.User.GetName(), Groups: question.User.GetGroups()}, Verb: question.Verb, Namespace: question.Namespace, ApiVersion: question.APIVersion,
-			Resource: question.Resource, Name: question.Name, ResourceRequest: true,
-		}})
+// allowsBatch asks of so many Pods whether the user of the question may act on them.
+func allowsBatch(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord, compact bool, change ...func(int, *authzv1.Attributes)) func() error {
+	asker := &authnv1.UserInfo{Name: question.User.GetName(), Groups: question.User.GetGroups()}
+	request := &authzv1.BatchAuthorizeRequest{Compact: compact}
+	if compact {
+		request.User = asker
+	}
+	for i := range batch {
+		attributes := &authzv1.Attributes{
+			Verb: question.Verb, Namespace: question.Namespace, ApiVersion: question.APIVersion,
+			Resource: question.Resource, Name: fmt.Sprintf("%s-%d", question.Name, i), ResourceRequest: true,
+		}
+		if !compact {
+			attributes.User = asker
+		}
+		for _, changed := range change {
+			changed(i, attributes)
+		}
+		request.Questions = append(request.Questions, &authzv1.AuthorizeRequest{Attributes: attributes})
 	}
 	return func() error {
 		response, err := stub.BatchAuthorize(context.Background(), request)

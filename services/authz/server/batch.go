@@ -5,8 +5,12 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
+	"k8s.io/apiserver/pkg/authentication/user"
+	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
+	"github.com/trigate/trigate/services/authz/internal/chain"
+	"github.com/trigate/trigate/services/authz/internal/convert"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 )
 
@@ -34,26 +38,202 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 	}) {
 		return nil, err
 	}
+	batch, err := s.newBatch(request)
+	if err != nil {
+		return nil, err
+	}
 	results := make([]*authzv1.AuthorizeResult, len(questions))
 	if s.cfg.MayWait() {
 		var group errgroup.Group
 		group.SetLimit(maxParallel)
 		for i, question := range questions {
 			group.Go(func() error {
-				results[i] = s.result(ctx, question, 0)
+				_, recording := chain.Record(ctx)
+				results[i] = &authzv1.AuthorizeResult{}
+				batch.answer(results[i], &authzv1.AuthorizeResponse{}, recording, nil, question)
 				return nil
 			})
 		}
 		_ = group.Wait() // no question fails the others
 	} else {
+		// One after the other, and with one allocation for all answers.
+		_, recording := chain.Record(ctx)
+		answers := make([]struct {
+			result   authzv1.AuthorizeResult
+			response authzv1.AuthorizeResponse
+		}, len(questions))
+		known := memory{}
 		for i, question := range questions {
-			results[i] = s.result(ctx, question, 0)
+			results[i] = &answers[i].result
+			batch.answer(results[i], &answers[i].response, recording, known, question)
 		}
 	}
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
-	return &authzv1.BatchAuthorizeResponse{Results: results}, nil
+	response := &authzv1.BatchAuthorizeResponse{Results: results}
+	if batch.compact {
+		response.Revision, response.Configuration = batch.revision, batch.configuration
+	}
+	return response, nil
+}
+
+// batch is what the questions of one message have in common. It is not changed.
+type batch struct {
+	server *Server
+	// user is whom the questions are about that name none. Nil: each has to.
+	user    user.Info
+	compact bool
+	// revision is up to where the policy has been read at least, and configuration the
+	// one in force when the batch came.
+	revision      *authzv1.PolicyRevision
+	configuration string
+}
+
+func (s *Server) newBatch(request *authzv1.BatchAuthorizeRequest) (*batch, error) {
+	b := &batch{server: s, compact: request.GetCompact(), revision: s.revision(nil)}
+	b.configuration, _ = s.cfg.Configuration()
+	if request.GetUser() == nil {
+		return b, nil
+	}
+	var err error
+	b.user, err = convert.UserFromProto("user", request.GetUser())
+	return b, err
+}
+
+// answer writes the answer to a question into result. The recording and what is known
+// are for this question only until answer returns.
+func (b *batch) answer(result *authzv1.AuthorizeResult, response *authzv1.AuthorizeResponse, recording *chain.Sayings, known memory, question *authzv1.AuthorizeRequest) {
+	result.Response, result.Error = b.server.settle(recording, func() (*authzv1.AuthorizeResponse, error) {
+		attributes, err := b.attributes(question.GetAttributes())
+		if err != nil {
+			return nil, err
+		}
+		if err := b.server.awaitFor(recording, question.GetAtLeastAsFreshAs(), 0); err != nil {
+			return nil, err
+		}
+		recording.Forget()
+		if b.compact {
+			return response, b.decide(response, recording, known, attributes, question)
+		}
+		revision := b.server.revision(question.GetAtLeastAsFreshAs())
+		said, err := b.server.ask(recording, attributes)
+		if err != nil {
+			return nil, err
+		}
+		convert.SayInto(response, said, recording.All())
+		response.Revision, response.Configuration, response.Reuse = revision, recording.Configuration(), reuseOf(said, recording)
+		return response, nil
+	})
+}
+
+// decide writes a compact answer. What the batch has been told already is not asked
+// again if it holds for this question too.
+func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Sayings, known memory, attributes *authorizer.AttributesRecord, question *authzv1.AuthorizeRequest) error {
+	revision, atLeast := b.revision, question.GetAtLeastAsFreshAs()
+	// Whatever was told since the batch came has seen the batch's revision.
+	mayKnow := known != nil && question.GetAttributes().GetUser() == nil
+	if atLeast != nil && !positionsFromProto(b.revision).Reached(positionsFromProto(atLeast)) {
+		revision, mayKnow = b.server.revision(atLeast), false
+		response.Revision = revision
+	}
+	if mayKnow {
+		if told, ok := known.find(attributes); ok {
+			convert.SayInto(response, told.said, nil)
+			response.Reuse = told.reuse
+			return nil
+		}
+	}
+	said, err := b.server.ask(recording, attributes)
+	if err != nil {
+		return err
+	}
+	convert.SayInto(response, said, nil)
+	response.Reuse = reuseOf(said, recording)
+	switch {
+	case recording.Configuration() != b.configuration:
+		response.Configuration = recording.Configuration()
+	case mayKnow:
+		known.keep(attributes, told{said: said, reuse: response.GetReuse()})
+	}
+	return nil
+}
+
+// attributes returns what a question is about.
+func (b *batch) attributes(m *authzv1.Attributes) (*authorizer.AttributesRecord, error) {
+	if b.user == nil || m == nil || m.GetUser() != nil {
+		record, err := convert.AttributesFromProto("attributes", m)
+		return &record, err
+	}
+	record, err := convert.ActionFromProto("attributes", m)
+	record.User = b.user
+	return &record, err
+}
+
+// memory is what the authorizers have said of one user since a batch came, by what all
+// questions have in common of which they say the same. It is for one goroutine, and
+// has no more entries than the batch has questions.
+type memory map[kind]told
+
+// kind is what is the same in all questions that one answer is good for.
+type kind struct {
+	verb, apiGroup, apiVersion, resource, subresource string
+	// everywhere is whether the namespace is of no account.
+	everywhere bool
+	namespace  string
+}
+
+// told is an answer, and which other questions it answers.
+type told struct {
+	said  convert.Say
+	reuse authzv1.Reuse
+}
+
+func kindOf(a *authorizer.AttributesRecord) kind {
+	return kind{
+		verb: a.Verb, apiGroup: a.APIGroup, apiVersion: a.APIVersion, resource: a.Resource, subresource: a.Subresource,
+		namespace: a.Namespace,
+	}
+}
+
+// inAllNamespaces returns the kind of the same questions in all namespaces.
+func (k kind) inAllNamespaces() kind {
+	k.everywhere, k.namespace = true, ""
+	return k
+}
+
+// find returns what was said of a question with another name, or also in another
+// namespace, if that holds for this one.
+func (m memory) find(a *authorizer.AttributesRecord) (told, bool) {
+	if !reusable(a) {
+		return told{}, false
+	}
+	k := kindOf(a)
+	if t, ok := m[k]; ok {
+		return t, true
+	}
+	t, ok := m[k.inAllNamespaces()]
+	return t, ok
+}
+
+// keep remembers what was said of a question.
+func (m memory) keep(a *authorizer.AttributesRecord, t told) {
+	if !reusable(a) {
+		return
+	}
+	switch t.reuse {
+	case authzv1.Reuse_REUSE_ANY_NAME:
+		m[kindOf(a)] = t
+	case authzv1.Reuse_REUSE_ANY_NAMESPACE:
+		m[kindOf(a).inAllNamespaces()] = t
+	}
+}
+
+// reusable reports whether what is said of a question may hold for others: selectors
+// are beyond what an answer says of itself.
+func reusable(a *authorizer.AttributesRecord) bool {
+	return a.ResourceRequest && a.FieldSelectorRequirements == nil && a.FieldSelectorParsingErr == nil &&
+		a.LabelSelectorRequirements == nil && a.LabelSelectorParsingErr == nil
 }
 
 func checkCount(questions int) error {

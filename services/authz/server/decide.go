@@ -40,34 +40,59 @@ func (s *Server) decide(ctx context.Context, request *authzv1.AuthorizeRequest, 
 func (s *Server) evaluate(ctx context.Context, attributes authorizer.Attributes, atLeast *authzv1.PolicyRevision) (*authzv1.AuthorizeResponse, []convert.Say, error) {
 	// What is in force by now is seen; what comes into force meanwhile may not be.
 	revision := s.revision(atLeast)
-	recording, sayings := chain.Record(ctx)
-	start := time.Now()
-	decision, reason, err := s.cfg.Authorizer.Authorize(recording, attributes)
-	if ctx.Err() != nil {
-		// What an authorizer says of a question that was cut off is no decision.
-		return nil, nil, ctx.Err()
+	_, sayings := chain.Record(ctx)
+	said, err := s.ask(sayings, attributes)
+	if err != nil {
+		return nil, nil, err
 	}
-	s.metrics.decided(decision, time.Since(start))
-	response := convert.SayToProto(convert.Say{Decision: decision, Reason: reason, Err: err}, sayings.All())
-	response.Revision, response.Configuration = revision, sayings.Configuration()
-	if err == nil {
-		response.Reuse = sayings.Reuse()
-	}
+	response := convert.SayToProto(said, sayings.All())
+	response.Revision, response.Configuration, response.Reuse = revision, sayings.Configuration(), reuseOf(said, sayings)
 	return response, sayings.All(), nil
 }
 
-// result answers one of several questions. A panic is its error alone.
+// ask has the authorizer decide. An error is that of the context.
+func (s *Server) ask(recording *chain.Sayings, attributes authorizer.Attributes) (convert.Say, error) {
+	start := time.Now()
+	decision, reason, err := s.cfg.Authorizer.Authorize(recording, attributes)
+	if recording.Err() != nil {
+		// What an authorizer says of a question that was cut off is no decision.
+		return convert.Say{}, recording.Err()
+	}
+	s.metrics.decided(decision, time.Since(start))
+	return convert.Say{Decision: decision, Reason: reason, Err: err}, nil
+}
+
+// reuseOf returns which other questions the chain answers alike. What an error came of
+// is not known.
+func reuseOf(said convert.Say, sayings *chain.Sayings) authzv1.Reuse {
+	if said.Err != nil {
+		return authzv1.Reuse_REUSE_UNSPECIFIED
+	}
+	return sayings.Reuse()
+}
+
+// result answers one of several questions.
 func (s *Server) result(ctx context.Context, request *authzv1.AuthorizeRequest, patience time.Duration) *authzv1.AuthorizeResult {
+	result := &authzv1.AuthorizeResult{}
+	result.Response, result.Error = s.settle(ctx, func() (*authzv1.AuthorizeResponse, error) {
+		return s.decide(ctx, request, patience)
+	})
+	return result
+}
+
+// settle returns what answer does, or why there is none. A panic is the error of this
+// answer alone.
+func (s *Server) settle(ctx context.Context, answer func() (*authzv1.AuthorizeResponse, error)) (*authzv1.AuthorizeResponse, *authzv1.AuthorizeError) {
 	response, err := func() (_ *authzv1.AuthorizeResponse, err error) {
 		defer func() {
 			if value := recover(); value != nil {
 				err = rpcerr.Internal(&interceptor.PanicError{Value: value, Stack: debug.Stack()})
 			}
 		}()
-		return s.decide(ctx, request, patience)
+		return answer()
 	}()
 	if err == nil {
-		return &authzv1.AuthorizeResult{Response: response}
+		return response, nil
 	}
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
@@ -84,7 +109,7 @@ func (s *Server) result(ctx context.Context, request *authzv1.AuthorizeRequest, 
 		klog.FromContext(ctx).Error(err, "Could not answer one of several questions", keysAndValues...)
 	}
 	status := rpcerr.ToStatus(err, serve.AuditIDFrom(ctx))
-	return &authzv1.AuthorizeResult{Error: &authzv1.AuthorizeError{Code: int32(status.Code()), Message: status.Message()}}
+	return nil, &authzv1.AuthorizeError{Code: int32(status.Code()), Message: status.Message()}
 }
 
 // mayWait reports whether a question may have to wait for something.

@@ -114,31 +114,38 @@ func (e Encoder) Strings(strs []string) []string {
 }
 
 // Decoder reads the strings of one message, percent-encoded or not, and
-// remembers the first that cannot be read.
+// remembers the first that cannot be read. A field's name may be given in two parts,
+// which cost nothing while all is well.
 type Decoder struct {
 	encoded bool
 	err     *rpcerr.Error
 }
 
 // NewDecoder returns the decoder of a message with this percent_encoded field.
-func NewDecoder(encoded bool) *Decoder { return &Decoder{encoded: encoded} }
+func NewDecoder(encoded bool) Decoder { return Decoder{encoded: encoded} }
 
 // String returns what the message's string stands for. The field is its name
 // in the proto's spelling, for the error.
-func (d *Decoder) String(field, s string) string {
+func (d *Decoder) String(field, s string) string { return d.StringOf("", field, s) }
+
+// StringOf is String for a field of a part of the message.
+func (d *Decoder) StringOf(parent, field, s string) string {
 	if !d.encoded {
 		return s
 	}
 	decoded, err := Decode(s)
 	if err != nil && d.err == nil {
-		d.err = rpcerr.InvalidArgument(field, "%v", err)
+		d.err = rpcerr.InvalidArgument(parent+field, "%v", err)
 	}
 	return decoded
 }
 
 // Strings returns what the message's strings stand for, and nil for none. The
 // slice is a new one.
-func (d *Decoder) Strings(field string, strs []string) []string {
+func (d *Decoder) Strings(field string, strs []string) []string { return d.StringsOf("", field, strs) }
+
+// StringsOf is Strings for a field of a part of the message.
+func (d *Decoder) StringsOf(parent, field string, strs []string) []string {
 	if len(strs) == 0 {
 		return nil
 	}
@@ -147,7 +154,7 @@ func (d *Decoder) Strings(field string, strs []string) []string {
 		return out
 	}
 	for i, s := range strs {
-		out[i] = d.String(fmt.Sprintf("%s[%d]", field, i), s)
+		out[i] = d.StringOf(parent, fmt.Sprintf("%s[%d]", field, i), s)
 	}
 	return out
 }

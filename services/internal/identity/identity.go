@@ -65,20 +65,23 @@ func FromProto(field string, m *authnv1.UserInfo) (user.Info, error) {
 	}
 	dec := NewDecoder(m.GetPercentEncoded())
 	u := &user.DefaultInfo{
-		Name:   dec.String(field+".name", m.GetName()),
-		UID:    dec.String(field+".uid", m.GetUid()),
-		Groups: dec.Strings(field+".groups", m.GetGroups()),
+		Name:   dec.StringOf(field, ".name", m.GetName()),
+		UID:    dec.StringOf(field, ".uid", m.GetUid()),
+		Groups: dec.StringsOf(field, ".groups", m.GetGroups()),
 	}
 	if len(m.GetExtra()) > 0 {
 		u.Extra = make(map[string][]string, len(m.GetExtra()))
 	}
 	for i, entry := range m.GetExtra() {
-		entryField := field + ".extra[" + strconv.Itoa(i) + "]"
-		key := dec.String(entryField+".key", entry.GetKey())
-		if _, twice := u.Extra[key]; twice && dec.Err() == nil {
-			return nil, rpcerr.InvalidArgument(entryField+".key", "%q is there twice", key)
+		entryField := "" // which no error is about while nothing is decoded
+		if m.GetPercentEncoded() {
+			entryField = extraField(field, i)
 		}
-		u.Extra[key] = dec.Strings(entryField+".values", entry.GetValues())
+		key := dec.StringOf(entryField, ".key", entry.GetKey())
+		if _, twice := u.Extra[key]; twice && dec.Err() == nil {
+			return nil, rpcerr.InvalidArgument(extraField(field, i)+".key", "%q is there twice", key)
+		}
+		u.Extra[key] = dec.StringsOf(entryField, ".values", entry.GetValues())
 		if u.Extra[key] == nil {
 			u.Extra[key] = []string{}
 		}
@@ -88,3 +91,6 @@ func FromProto(field string, m *authnv1.UserInfo) (user.Info, error) {
 	}
 	return u, nil
 }
+
+// extraField is the name of an entry of extra.
+func extraField(field string, i int) string { return field + ".extra[" + strconv.Itoa(i) + "]" }

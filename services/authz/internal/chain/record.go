@@ -27,9 +27,15 @@ type sayingsKey struct{}
 // Record returns a context for one question to a Chain, and where the
 // authorizers' answers to it will be.
 func Record(ctx context.Context) (context.Context, *Sayings) {
-	s := &Sayings{Context: ctx, reuse: authzv1.Reuse_REUSE_ANY_NAMESPACE}
-	s.said = s.room[:0]
+	s := &Sayings{Context: ctx}
+	s.Forget()
 	return s, s
+}
+
+// Forget makes room for the next question with the same context. What All returned
+// before is lost.
+func (s *Sayings) Forget() {
+	s.said, s.reuse, s.configuration = s.room[:0], authzv1.Reuse_REUSE_ANY_NAMESPACE, ""
 }
 
 // Value returns what the context is known by to a Chain, or the parent's value.

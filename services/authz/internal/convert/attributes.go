@@ -130,9 +130,9 @@ func ActionFromProto(field string, m *authzv1.Attributes) (authorizer.Attributes
 		Subresource:               r.string(field, ".subresource", m.GetSubresource()),
 		Name:                      r.string(field, ".name", m.GetName()),
 		Path:                      r.string(field, ".path", m.GetPath()),
-		FieldSelectorRequirements: r.fieldTerms(field+".field_selector", m.GetFieldSelector()),
+		FieldSelectorRequirements: r.fieldTerms(field, m.GetFieldSelector()),
 		FieldSelectorParsingErr:   errorOf(r.string(field, ".field_selector_error", m.GetFieldSelectorError())),
-		LabelSelectorRequirements: r.labelTerms(field+".label_selector", m.GetLabelSelector()),
+		LabelSelectorRequirements: r.labelTerms(field, m.GetLabelSelector()),
 		LabelSelectorParsingErr:   errorOf(r.string(field, ".label_selector_error", m.GetLabelSelectorError())),
 	}
 	if err := r.failure(); err != nil {
@@ -141,8 +141,12 @@ func ActionFromProto(field string, m *authzv1.Attributes) (authorizer.Attributes
 	return record, nil
 }
 
-func (r *reader) fieldTerms(field string, terms []*authzv1.FieldSelectorRequirement) fields.Requirements {
-	if len(terms) == 0 || !r.count(field, len(terms)) {
+func (r *reader) fieldTerms(parent string, terms []*authzv1.FieldSelectorRequirement) fields.Requirements {
+	if len(terms) == 0 {
+		return nil
+	}
+	field := parent + ".field_selector"
+	if !r.count(field, len(terms)) {
 		return nil
 	}
 	out := make(fields.Requirements, 0, len(terms))
@@ -169,8 +173,12 @@ var knownOperators = map[selection.Operator]bool{
 	selection.LessThan: true,
 }
 
-func (r *reader) labelTerms(field string, terms []*authzv1.LabelSelectorRequirement) labels.Requirements {
-	if len(terms) == 0 || !r.count(field, len(terms)) {
+func (r *reader) labelTerms(parent string, terms []*authzv1.LabelSelectorRequirement) labels.Requirements {
+	if len(terms) == 0 {
+		return nil
+	}
+	field := parent + ".label_selector"
+	if !r.count(field, len(terms)) {
 		return nil
 	}
 	out := make(labels.Requirements, 0, len(terms))

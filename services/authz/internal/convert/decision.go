@@ -24,27 +24,43 @@ type Say struct {
 // SayToProto returns the message for the chain's say and those of its
 // authorizers.
 func SayToProto(chain Say, authorizers []Say) *authzv1.AuthorizeResponse {
-	strs := make([]string, 0, 2+3*len(authorizers))
-	strs = append(strs, chain.Reason, errorText(chain.Err))
-	for _, say := range authorizers {
-		strs = append(strs, say.Name, say.Reason, errorText(say.Err))
-	}
-	enc := identity.NewEncoder(strs...)
-	m := &authzv1.AuthorizeResponse{
-		Decision:       decisionToProto(chain.Decision),
-		Reason:         enc.String(chain.Reason),
-		Error:          enc.String(errorText(chain.Err)),
-		PercentEncoded: enc.Encoded(),
-	}
-	for _, say := range authorizers {
-		m.Authorizers = append(m.Authorizers, &authzv1.AuthorizerDecision{
-			Name:     enc.String(say.Name),
-			Decision: decisionToProto(say.Decision),
-			Reason:   enc.String(say.Reason),
-			Error:    enc.String(errorText(say.Err)),
-		})
-	}
+	m := &authzv1.AuthorizeResponse{}
+	SayInto(m, chain, authorizers)
 	return m
+}
+
+// SayInto writes the message that SayToProto returns.
+func SayInto(m *authzv1.AuthorizeResponse, chain Say, authorizers []Say) {
+	enc := encoderOf(chain, authorizers)
+	m.Decision = decisionToProto(chain.Decision)
+	m.Reason = enc.String(chain.Reason)
+	m.Error = enc.String(errorText(chain.Err))
+	m.PercentEncoded = enc.Encoded()
+	if len(authorizers) == 0 {
+		return
+	}
+	decisions := make([]authzv1.AuthorizerDecision, len(authorizers))
+	m.Authorizers = make([]*authzv1.AuthorizerDecision, len(authorizers))
+	for i, say := range authorizers {
+		decision := &decisions[i]
+		decision.Name = enc.String(say.Name)
+		decision.Decision = decisionToProto(say.Decision)
+		decision.Reason = enc.String(say.Reason)
+		decision.Error = enc.String(errorText(say.Err))
+		m.Authorizers[i] = decision
+	}
+}
+
+// encoderOf returns the encoder of a message with these says.
+func encoderOf(chain Say, authorizers []Say) identity.Encoder {
+	enc := identity.NewEncoder(chain.Reason, errorText(chain.Err))
+	for _, say := range authorizers {
+		if enc.Encoded() {
+			break
+		}
+		enc = identity.NewEncoder(say.Name, say.Reason, errorText(say.Err))
+	}
+	return enc
 }
 
 // SayFromProto returns the chain's say. An error means that the message holds

@@ -106,11 +106,11 @@ func ExplanationFromProto(m *authzv1.ExplainResponse) (Explanation, error) {
 		Errors:      dec.Strings("errors", m.GetErrors()),
 	}
 	if m.GetGrant() != nil {
-		grant := grantFromProto(dec, "grant", m.GetGrant())
+		grant := grantFromProto(&dec, "grant", m.GetGrant())
 		x.Grant = &grant
 	}
 	for _, miss := range m.GetNearMisses() {
-		x.NearMisses = append(x.NearMisses, NearMiss{Grant: grantFromProto(dec, "near_misses.grant", miss.GetGrant()), Dimension: miss.GetDimension()})
+		x.NearMisses = append(x.NearMisses, NearMiss{Grant: grantFromProto(&dec, "near_misses.grant", miss.GetGrant()), Dimension: miss.GetDimension()})
 	}
 	return x, dec.Err()
 }
@@ -164,7 +164,7 @@ func SubjectsFromProto(m *authzv1.WhoCanResponse) (Subjects, error) {
 		Errors:        dec.Strings("errors", m.GetErrors()),
 	}
 	for _, grant := range m.GetGrants() {
-		s.Grants = append(s.Grants, grantFromProto(dec, "grants", grant))
+		s.Grants = append(s.Grants, grantFromProto(&dec, "grants", grant))
 	}
 	return s, dec.Err()
 }

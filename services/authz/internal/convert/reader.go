@@ -2,6 +2,7 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/user"
 
@@ -23,20 +24,20 @@ const (
 // be used.
 type reader struct {
 	encoded bool
-	dec     *identity.Decoder
+	dec     identity.Decoder
 	err     *rpcerr.Error
 }
 
 // newReader returns the reader of a message with this percent_encoded field.
-func newReader(encoded bool) *reader {
-	return &reader{encoded: encoded, dec: identity.NewDecoder(encoded)}
+func newReader(encoded bool) reader {
+	return reader{encoded: encoded, dec: identity.NewDecoder(encoded)}
 }
 
 // string reads one string. The field's name is in two parts, so that it costs
 // nothing while all is well.
 func (r *reader) string(parent, field, s string) string {
 	if r.encoded {
-		s = r.dec.String(parent+field, s)
+		s = r.dec.StringOf(parent, field, s)
 	}
 	if len(s) > maxStringBytes {
 		r.fail(parent+field, "has %d bytes, at most %d are accepted", len(s), maxStringBytes)
@@ -84,16 +85,20 @@ func UserFromProto(field string, m *authnv1.UserInfo) (user.Info, error) {
 	if m == nil {
 		return nil, rpcerr.InvalidArgument(field, "is required")
 	}
+	if !tooMany(m) {
+		return identity.FromProto(field, m)
+	}
 	r := newReader(false)
 	r.count(field+".groups", len(m.GetGroups()))
 	r.count(field+".extra", len(m.GetExtra()))
 	for i, entry := range m.GetExtra() {
-		if len(entry.GetValues()) > maxItems {
-			r.count(fmt.Sprintf("%s.extra[%d].values", field, i), len(entry.GetValues()))
-		}
+		r.count(fmt.Sprintf("%s.extra[%d].values", field, i), len(entry.GetValues()))
 	}
-	if err := r.failure(); err != nil {
-		return nil, err
-	}
-	return identity.FromProto(field, m)
+	return nil, r.failure()
+}
+
+// tooMany reports whether a repeated field of a user has more items than are accepted.
+func tooMany(m *authnv1.UserInfo) bool {
+	return len(m.GetGroups()) > maxItems || len(m.GetExtra()) > maxItems ||
+		slices.ContainsFunc(m.GetExtra(), func(entry *authnv1.ExtraEntry) bool { return len(entry.GetValues()) > maxItems })
 }

@@ -1134,7 +1134,14 @@ func (x *NonResourceRule) GetNonResourceUrls() []string {
 type BatchAuthorizeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The questions, 1,000 at most.
-	Questions     []*AuthorizeRequest `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	Questions []*AuthorizeRequest `protobuf:"bytes,1,rep,name=questions,proto3" json:"questions,omitempty"`
+	// Whom the questions are about that name no user of their own. Unset: each question
+	// has to name one.
+	User *v1.UserInfo `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Whether the answers leave out what a caller that wants decisions has no use for:
+	// their `authorizers` are left out, and so are `revision` and `configuration` where
+	// they are those of the response.
+	Compact       bool `protobuf:"varint,3,opt,name=compact,proto3" json:"compact,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1176,11 +1183,31 @@ func (x *BatchAuthorizeRequest) GetQuestions() []*AuthorizeRequest {
 	return nil
 }
 
+func (x *BatchAuthorizeRequest) GetUser() *v1.UserInfo {
+	if x != nil {
+		return x.User
+	}
+	return nil
+}
+
+func (x *BatchAuthorizeRequest) GetCompact() bool {
+	if x != nil {
+		return x.Compact
+	}
+	return false
+}
+
 // BatchAuthorizeResponse answers them.
 type BatchAuthorizeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// One answer for each question, in their order.
-	Results       []*AuthorizeResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	Results []*AuthorizeResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
+	// The policy that decisions without a revision of their own have seen, at least.
+	// Unset if the question was not for a compact answer.
+	Revision *PolicyRevision `protobuf:"bytes,2,opt,name=revision,proto3" json:"revision,omitempty"`
+	// The configuration that decided where a decision names none. Empty if the question
+	// was not for a compact answer.
+	Configuration string `protobuf:"bytes,3,opt,name=configuration,proto3" json:"configuration,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1220,6 +1247,20 @@ func (x *BatchAuthorizeResponse) GetResults() []*AuthorizeResult {
 		return x.Results
 	}
 	return nil
+}
+
+func (x *BatchAuthorizeResponse) GetRevision() *PolicyRevision {
+	if x != nil {
+		return x.Revision
+	}
+	return nil
+}
+
+func (x *BatchAuthorizeResponse) GetConfiguration() string {
+	if x != nil {
+		return x.Configuration
+	}
+	return ""
 }
 
 // AuthorizeResult is the decision on one of several questions, or why there is none.
@@ -2473,11 +2514,15 @@ const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\x0eresource_names\x18\x04 \x03(\tR\rresourceNames\"S\n" +
 	"\x0fNonResourceRule\x12\x14\n" +
 	"\x05verbs\x18\x01 \x03(\tR\x05verbs\x12*\n" +
-	"\x11non_resource_urls\x18\x02 \x03(\tR\x0fnonResourceUrls\"Y\n" +
+	"\x11non_resource_urls\x18\x02 \x03(\tR\x0fnonResourceUrls\"\xa3\x01\n" +
 	"\x15BatchAuthorizeRequest\x12@\n" +
-	"\tquestions\x18\x01 \x03(\v2\".trigate.authz.v1.AuthorizeRequestR\tquestions\"U\n" +
+	"\tquestions\x18\x01 \x03(\v2\".trigate.authz.v1.AuthorizeRequestR\tquestions\x12.\n" +
+	"\x04user\x18\x02 \x01(\v2\x1a.trigate.authn.v1.UserInfoR\x04user\x12\x18\n" +
+	"\acompact\x18\x03 \x01(\bR\acompact\"\xb9\x01\n" +
 	"\x16BatchAuthorizeResponse\x12;\n" +
-	"\aresults\x18\x01 \x03(\v2!.trigate.authz.v1.AuthorizeResultR\aresults\"\x8a\x01\n" +
+	"\aresults\x18\x01 \x03(\v2!.trigate.authz.v1.AuthorizeResultR\aresults\x12<\n" +
+	"\brevision\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\x12$\n" +
+	"\rconfiguration\x18\x03 \x01(\tR\rconfiguration\"\x8a\x01\n" +
 	"\x0fAuthorizeResult\x12?\n" +
 	"\bresponse\x18\x01 \x01(\v2#.trigate.authz.v1.AuthorizeResponseR\bresponse\x126\n" +
 	"\x05error\x18\x02 \x01(\v2 .trigate.authz.v1.AuthorizeErrorR\x05error\">\n" +
@@ -2656,52 +2701,54 @@ var file_trigate_authz_v1_authorization_proto_depIdxs = []int32{
 	12, // 12: trigate.authz.v1.ListRulesResponse.resource_rules:type_name -> trigate.authz.v1.ResourceRule
 	13, // 13: trigate.authz.v1.ListRulesResponse.non_resource_rules:type_name -> trigate.authz.v1.NonResourceRule
 	7,  // 14: trigate.authz.v1.BatchAuthorizeRequest.questions:type_name -> trigate.authz.v1.AuthorizeRequest
-	16, // 15: trigate.authz.v1.BatchAuthorizeResponse.results:type_name -> trigate.authz.v1.AuthorizeResult
-	8,  // 16: trigate.authz.v1.AuthorizeResult.response:type_name -> trigate.authz.v1.AuthorizeResponse
-	17, // 17: trigate.authz.v1.AuthorizeResult.error:type_name -> trigate.authz.v1.AuthorizeError
-	19, // 18: trigate.authz.v1.AuthorizeStreamRequest.questions:type_name -> trigate.authz.v1.StreamQuestion
-	7,  // 19: trigate.authz.v1.StreamQuestion.request:type_name -> trigate.authz.v1.AuthorizeRequest
-	35, // 20: trigate.authz.v1.StreamQuestion.timeout:type_name -> google.protobuf.Duration
-	21, // 21: trigate.authz.v1.AuthorizeStreamResponse.answers:type_name -> trigate.authz.v1.StreamAnswer
-	16, // 22: trigate.authz.v1.StreamAnswer.result:type_name -> trigate.authz.v1.AuthorizeResult
-	6,  // 23: trigate.authz.v1.WatchPolicyRevisionResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
-	24, // 24: trigate.authz.v1.WatchPolicyRevisionResponse.changes:type_name -> trigate.authz.v1.PolicyChange
-	6,  // 25: trigate.authz.v1.WatchPolicyRevisionResponse.changed:type_name -> trigate.authz.v1.PolicyRevision
-	6,  // 26: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
-	3,  // 27: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	6,  // 28: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	8,  // 29: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
-	27, // 30: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
-	31, // 31: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
-	28, // 32: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
-	29, // 33: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
-	29, // 34: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
-	30, // 35: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
-	27, // 36: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
-	2,  // 37: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
-	3,  // 38: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	6,  // 39: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	27, // 40: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
-	6,  // 41: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
-	7,  // 42: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
-	14, // 43: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
-	18, // 44: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
-	22, // 45: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
-	25, // 46: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
-	32, // 47: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
-	10, // 48: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
-	8,  // 49: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
-	15, // 50: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
-	20, // 51: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
-	23, // 52: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
-	26, // 53: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
-	33, // 54: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
-	11, // 55: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
-	49, // [49:56] is the sub-list for method output_type
-	42, // [42:49] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	34, // 15: trigate.authz.v1.BatchAuthorizeRequest.user:type_name -> trigate.authn.v1.UserInfo
+	16, // 16: trigate.authz.v1.BatchAuthorizeResponse.results:type_name -> trigate.authz.v1.AuthorizeResult
+	6,  // 17: trigate.authz.v1.BatchAuthorizeResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	8,  // 18: trigate.authz.v1.AuthorizeResult.response:type_name -> trigate.authz.v1.AuthorizeResponse
+	17, // 19: trigate.authz.v1.AuthorizeResult.error:type_name -> trigate.authz.v1.AuthorizeError
+	19, // 20: trigate.authz.v1.AuthorizeStreamRequest.questions:type_name -> trigate.authz.v1.StreamQuestion
+	7,  // 21: trigate.authz.v1.StreamQuestion.request:type_name -> trigate.authz.v1.AuthorizeRequest
+	35, // 22: trigate.authz.v1.StreamQuestion.timeout:type_name -> google.protobuf.Duration
+	21, // 23: trigate.authz.v1.AuthorizeStreamResponse.answers:type_name -> trigate.authz.v1.StreamAnswer
+	16, // 24: trigate.authz.v1.StreamAnswer.result:type_name -> trigate.authz.v1.AuthorizeResult
+	6,  // 25: trigate.authz.v1.WatchPolicyRevisionResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	24, // 26: trigate.authz.v1.WatchPolicyRevisionResponse.changes:type_name -> trigate.authz.v1.PolicyChange
+	6,  // 27: trigate.authz.v1.WatchPolicyRevisionResponse.changed:type_name -> trigate.authz.v1.PolicyRevision
+	6,  // 28: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
+	3,  // 29: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 30: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	8,  // 31: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
+	27, // 32: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
+	31, // 33: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
+	28, // 34: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
+	29, // 35: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
+	29, // 36: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
+	30, // 37: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
+	27, // 38: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
+	2,  // 39: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
+	3,  // 40: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 41: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	27, // 42: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
+	6,  // 43: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	7,  // 44: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
+	14, // 45: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
+	18, // 46: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
+	22, // 47: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
+	25, // 48: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
+	32, // 49: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
+	10, // 50: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
+	8,  // 51: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
+	15, // 52: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
+	20, // 53: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
+	23, // 54: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
+	26, // 55: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
+	33, // 56: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
+	11, // 57: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
+	51, // [51:58] is the sub-list for method output_type
+	44, // [44:51] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_trigate_authz_v1_authorization_proto_init() }
