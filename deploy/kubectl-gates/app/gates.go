@@ -1,0 +1,108 @@
+package app
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/cli-runtime/pkg/genericclioptions"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+)
+
+// The paths of the gates' REST.
+const (
+	pathStatus         = "/gates/status"
+	pathExplain        = "/gates/authz/v1/explain"
+	pathWhoCan         = "/gates/authz/v1/who-can"
+	pathWatchRevisions = "/gates/authz/v1/watch-policy-revision"
+	pathToken          = "/gates/authn/v1/authenticate-token"
+	pathAdmit          = "/gates/admission/v1/admit"
+	pathValidate       = "/gates/admission/v1/validate"
+)
+
+// callTimeout bounds a call with its retries, unless --request-timeout says
+// otherwise. client-go tries a 503 ten times, for a second or more each.
+const callTimeout = time.Minute
+
+// gates calls the gates by REST. It is safe for concurrent use.
+type gates struct {
+	client  rest.Interface
+	timeout time.Duration
+}
+
+// newGates returns the gates of the control plane that the flags name.
+func newGates(getter genericclioptions.RESTClientGetter) (*gates, error) {
+	config, err := getter.ToRESTConfig()
+	if err != nil {
+		return nil, err
+	}
+	config = rest.CopyConfig(config)
+	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeJSON, runtime.ContentTypeJSON
+	config.NegotiatedSerializer = scheme.Codecs.WithoutConversion()
+	// The server has a limit; one of the client's would only slow down many objects.
+	config.QPS = -1
+	timeout := callTimeout
+	if config.Timeout > 0 {
+		timeout = config.Timeout
+	}
+	// The calls have deadlines of their own; this one would end streams.
+	config.Timeout = 0
+	client, err := rest.UnversionedRESTClientFor(config)
+	if err != nil {
+		return nil, err
+	}
+	return &gates{client: client, timeout: timeout}, nil
+}
+
+// post asks one question. Its errors are gateErrors.
+func (g *gates) post(ctx context.Context, address string, question, answer proto.Message) error {
+	body, err := protojson.Marshal(question)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	content, err := g.client.Post().AbsPath(address).Body(body).Do(ctx).Raw()
+	if err != nil {
+		return newGateError("post", address, err)
+	}
+	// A gateway may be newer than this program.
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(content, answer); err != nil {
+		return fmt.Errorf("reading the answer of %s: %w", address, err)
+	}
+	return nil
+}
+
+// gateError is the failure of a call, with what a user may want to know beyond what
+// the server said.
+type gateError struct {
+	err  error
+	hint string
+}
+
+// newGateError adds to the error of a request what helps.
+func newGateError(verb, address string, err error) error {
+	switch {
+	case apierrors.IsForbidden(err):
+		return &gateError{err: err, hint: fmt.Sprintf("Asking this needs the verb %q on the non-resource URL %q, which an administrator can give by\n"+
+			"  kubectl create clusterrole gates-%s --verb=%s --non-resource-url=%s\n"+
+			"and a clusterrolebinding to it.", verb, address, path.Base(address), verb, address)}
+	case apierrors.IsNotFound(err):
+		return &gateError{err: err, hint: fmt.Sprintf("The server has no %s: is it a Trigate?", address)}
+	case apierrors.IsServiceUnavailable(err), apierrors.IsTooManyRequests(err):
+		return &gateError{err: err, hint: "It was asked several times. kubectl gates status shows which gate is not healthy."}
+	}
+	return err
+}
+
+// Error implements error.
+func (e *gateError) Error() string { return e.err.Error() + "\n" + e.hint }
+
+// Unwrap returns the server's error.
+func (e *gateError) Unwrap() error { return e.err }
