@@ -21,13 +21,14 @@ VERSION_FLAGS = $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg
 GO_BUILD := go build -ldflags '-s -w $(VERSION_FLAGS)'
 
 # Each binary of `make build` and its package.
-BINARIES := trigate-gateway trigate-authn trigate-authz trigate-admission trigate-local trigate-pki kube-controller-manager
+BINARIES := trigate-gateway trigate-authn trigate-authz trigate-admission trigate-local trigate-pki kubectl-gates kube-controller-manager
 PKG_trigate-gateway := ./gateway
 PKG_trigate-authn := ./services/authn
 PKG_trigate-authz := ./services/authz
 PKG_trigate-admission := ./services/admission
 PKG_trigate-local := ./deploy/local
 PKG_trigate-pki := ./deploy/trigate-pki
+PKG_kubectl-gates := ./deploy/kubectl-gates
 PKG_kube-controller-manager := k8s.io/kubernetes/cmd/kube-controller-manager
 # Programs of the same module that only tests and newcomers need.
 TEST_BINARIES := kubectl kube-apiserver sample-apiserver
@@ -48,7 +49,7 @@ TEST_TIMEOUT ?= 40m
 FUZZ_TIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-packages test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl grpcurl generate verify fix clean \
+.PHONY: help build run test test-unit test-e2e test-packages test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES)) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
 
@@ -65,6 +66,8 @@ run: build ## Build, and run everything on this machine in ./.trigate.
 	@exec $(BIN)/trigate-local --dir $(DIR) --port $(PORT)
 
 kubectl: build-kubectl ## Build the stock kubectl into bin/.
+
+kubectl-gates: build-kubectl-gates ## Build kubectl's plugin, `kubectl gates`, into bin/.
 
 grpcurl: ## Build grpcurl into bin/.
 	@echo "building $(BIN)/grpcurl"

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -101,12 +102,13 @@ func (o *admitOptions) run(command *cobra.Command, args []string) error {
 		return err
 	}
 	report := newAdmissionReport()
-	allowed := true
+	asked, allowed := 0, true
 	// An object that nothing can be told of leaves the others alone.
 	err = o.objects().Visit(func(info *resource.Info, err error) error {
 		if err != nil {
 			return err
 		}
+		asked++
 		item, err := a.ask(command.Context(), info, o.operation)
 		if err != nil {
 			return fmt.Errorf("%s: %w", info.ObjectName(), err)
@@ -127,20 +129,33 @@ func (o *admitOptions) run(command *cobra.Command, args []string) error {
 			return printErr
 		}
 	}
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if !allowed {
+	case asked == 0:
+		return errors.New("no objects were given")
+	case !allowed:
 		return errNo
+	default:
+		return nil
 	}
-	return nil
 }
 
 // objects are those that the flags name.
 func (o *admitOptions) objects() *resource.Result {
 	namespace, enforce, err := o.getter.ToRawKubeConfigLoader().Namespace()
-	builder := resource.NewBuilder(o.getter).Unstructured().ContinueOnError().
-		NamespaceParam(namespace).DefaultNamespace().FilenameParam(enforce, &o.files).Flatten()
+	builder := resource.NewBuilder(o.getter).Unstructured().ContinueOnError().NamespaceParam(namespace).DefaultNamespace().Flatten()
+	files := o.files
+	if files.Filenames = slices.DeleteFunc(slices.Clone(files.Filenames), func(name string) bool { return name == stdin }); len(files.Filenames) < len(o.files.Filenames) {
+		// The builder itself would read the process' standard input.
+		builder.Stream(o.In, "STDIN")
+		if enforce {
+			builder.RequireNamespace()
+		}
+	}
+	if len(files.Filenames) > 0 || files.Kustomize != "" {
+		builder.FilenameParam(enforce, &files)
+	}
 	if err != nil {
 		builder.AddError(err)
 	}

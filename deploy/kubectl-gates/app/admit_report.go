@@ -199,4 +199,3 @@ func withoutManagedFields(object *unstructured.Unstructured) *unstructured.Unstr
 	object.SetManagedFields(nil)
 	return object
 }
-

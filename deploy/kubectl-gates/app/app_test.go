@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -41,7 +42,9 @@ type server struct {
 func newServer(t *testing.T) *server {
 	t.Helper()
 	s := &server{gates: map[string]func([]byte) (proto.Message, error){}, objects: served()}
-	s.Server = httptest.NewTLSServer(http.HandlerFunc(s.serve))
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(s.serve))
+	s.Config.ErrorLog = log.New(io.Discard, "", 0)
+	s.StartTLS()
 	t.Cleanup(s.Close)
 	dir := t.TempDir()
 	ca := filepath.Join(dir, "ca.crt")

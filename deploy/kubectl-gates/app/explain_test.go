@@ -31,8 +31,8 @@ func said(decision authzv1.Decision, authorizers ...*authzv1.AuthorizerDecision)
 	return &authzv1.AuthorizeResponse{Decision: decision, Authorizers: authorizers}
 }
 
-// none are the authorizers of a chain that allows nothing.
-func none() []*authzv1.AuthorizerDecision {
+// undecided are the authorizers of a chain that allows nothing.
+func undecided() []*authzv1.AuthorizerDecision {
 	return []*authzv1.AuthorizerDecision{
 		{Name: "node", Decision: authzv1.Decision_DECISION_NO_OPINION},
 		{Name: "hook.example.com", Decision: authzv1.Decision_DECISION_NO_OPINION, Reason: "not\nmine", Error: "slow"},
@@ -67,7 +67,7 @@ func TestExplain(t *testing.T) {
 		"allowed by RBAC": {
 			args: []string{"list", "pods"},
 			answer: &authzv1.ExplainResponse{
-				Answer: said(allow, none()[0], &authzv1.AuthorizerDecision{Name: "rbac", Decision: allow}),
+				Answer: said(allow, undecided()[0], &authzv1.AuthorizerDecision{Name: "rbac", Decision: allow}),
 				Grant:  grant(),
 			},
 			want: "yes: caller may " + listsPods + `
@@ -92,7 +92,7 @@ func TestExplain(t *testing.T) {
 		},
 		"nothing near": {
 			args:   []string{"get", "pods/log", "shell"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...), Errors: []string{"clusterrole \"gone\" not found"}},
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...), Errors: []string{"clusterrole \"gone\" not found"}},
 			code:   exitNo,
 			want: "no: caller may not get pods/log \"shell\" in namespace tour\n\n" + says +
 				"\nRoles that are bound and cannot be read:\n  clusterrole \"gone\" not found\n" +
@@ -100,7 +100,7 @@ func TestExplain(t *testing.T) {
 		},
 		"no path near": {
 			args:   []string{"get", "/healthz"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...)},
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...)},
 			code:   exitNo,
 			want:   "no: caller may not get /healthz\n\n" + says + caller + "  verbs: get; URLs: /healthz\n",
 		},
@@ -112,13 +112,13 @@ func TestExplain(t *testing.T) {
 		},
 		"another verb": {
 			args:   []string{"delete", "pods"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_VERB, nil)}},
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_VERB, nil)}},
 			code:   exitNo,
 			want:   "no: caller may not delete pods in namespace tour\n\n" + says + "\nNearest rules:\n" + rules + "    lacks the verb \"delete\"\n" + would,
 		},
 		"other respects": {
 			args: []string{"get", "pods/log"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...), NearMisses: []*authzv1.NearMiss{
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...), NearMisses: []*authzv1.NearMiss{
 				miss(authzv1.Dimension_DIMENSION_RESOURCE, nil), miss(authzv1.Dimension_DIMENSION_API_GROUP, nil), miss(authzv1.Dimension_DIMENSION_NAME, nil),
 				miss(authzv1.Dimension_DIMENSION_PATH, nil), miss(99, nil), miss(authzv1.Dimension_DIMENSION_VERB, nil), miss(authzv1.Dimension_DIMENSION_VERB, nil),
 			}},
@@ -133,20 +133,20 @@ func TestExplain(t *testing.T) {
 		},
 		"another name": {
 			args:   []string{"get", "deploy", "b"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_NAME, nil)}},
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_NAME, nil)}},
 			code:   exitNo,
 			want:   "no: caller may not get deployments.apps \"b\" in namespace tour\n\n" + says + "\nNearest rules:\n" + rules + "    lacks the name \"b\"\n" + would,
 		},
 		"another namespace": {
 			args:   []string{"list", "pods", "-n", "other"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_NAMESPACE, nil)}},
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_NAMESPACE, nil)}},
 			code:   exitNo,
 			want: "no: caller may not list pods in namespace other\n\n" + says + "\nNearest rules:\n" + rules + "    is bound in namespace \"tour\", not in \"other\"\n" +
 				"\nHint: it would be allowed if a RoleBinding in namespace \"other\" bound a role with that rule; Role tour/reader cannot be bound there.\n",
 		},
 		"all namespaces": {
 			args: []string{"list", "pods", "-A"},
-			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, none()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_NAMESPACE, func(g *authzv1.Grant) {
+			answer: &authzv1.ExplainResponse{Answer: said(noOpinion, undecided()...), NearMisses: []*authzv1.NearMiss{miss(authzv1.Dimension_DIMENSION_NAMESPACE, func(g *authzv1.Grant) {
 				g.Role = &authzv1.ObjectName{Kind: "ClusterRole", Name: "view"}
 			})}},
 			code: exitNo,

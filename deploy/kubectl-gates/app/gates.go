@@ -68,15 +68,31 @@ func (g *gates) post(ctx context.Context, address string, question, answer proto
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	content, err := g.client.Post().AbsPath(address).Body(body).Do(ctx).Raw()
-	if err != nil {
+	result := g.client.Post().AbsPath(address).Body(body).Do(ctx)
+	// Raw would leave out what the server says of an error.
+	if err := result.Error(); err != nil {
 		return newGateError("post", address, err)
+	}
+	content, err := result.Raw()
+	if err != nil {
+		return err
 	}
 	// A gateway may be newer than this program.
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(content, answer); err != nil {
 		return fmt.Errorf("reading the answer of %s: %w", address, err)
 	}
 	return nil
+}
+
+// get reads what is at a path.
+func (g *gates) get(ctx context.Context, address string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, g.timeout)
+	defer cancel()
+	result := g.client.Get().AbsPath(address).Do(ctx)
+	if err := result.Error(); err != nil {
+		return nil, newGateError("get", address, err)
+	}
+	return result.Raw()
 }
 
 // gateError is the failure of a call, with what a user may want to know beyond what

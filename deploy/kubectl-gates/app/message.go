@@ -10,7 +10,8 @@ import (
 // message is what a user is told of an error: kubectl's own words, and what is known
 // beyond.
 func message(err error) string {
-	if gate := (*gateError)(nil); errors.As(err, &gate) {
+	// One that is wrapped has all of it in its text.
+	if gate := (*gateError)(nil); errors.As(err, &gate) && error(gate) == err {
 		return kubectlMessage(gate.err) + "\n" + gate.hint
 	}
 	if errors.Is(err, context.DeadlineExceeded) {

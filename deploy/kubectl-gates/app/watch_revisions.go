@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -164,31 +165,23 @@ func (o *watchRevisionsOptions) print(message *authzv1.WatchPolicyRevisionRespon
 		return o.format.printLine(o.Out, content)
 	}
 	p := newPage(o.Out)
-	const columns = "%-12s %-12s %-12s %-12s %-9s %s\n"
+	const columns = "%-12s %-12s %-12s %-12s %-9s"
 	revision := message.GetRevision()
-	var changed []string
-	for _, change := range message.GetChanges() {
-		namespace := change.GetNamespace()
-		if namespace == "" {
-			namespace = "*"
-		}
-		changed = append(changed, namespace)
-	}
-	following := "yes"
-	if !message.GetFollowing() {
-		following = "no"
-	}
 	line := fmt.Sprintf(columns, number(revision.GetClusterRoles()), number(revision.GetClusterRoleBindings()),
-		number(revision.GetRoles()), number(revision.GetRoleBindings()), following, strings.Join(changed, ","))
-	if len(changed) == 0 && line == o.last {
+		number(revision.GetRoles()), number(revision.GetRoleBindings()), yesNo(message.GetFollowing()))
+	changes := message.GetChanges()
+	if len(changes) == 0 && line == o.last {
 		return nil
 	}
 	if o.last == "" && !o.noHeaders {
-		p.printf(plain, columns, "CLUSTERROLES", "CRBINDINGS", "ROLES", "ROLEBINDINGS", "FOLLOWING", "CHANGED")
+		p.printf(plain, columns+" %s\n", "CLUSTERROLES", "CRBINDINGS", "ROLES", "ROLEBINDINGS", "FOLLOWING", "CHANGED")
 	}
-	p.printf(plain, "%s", line)
-	o.last = fmt.Sprintf(columns, number(revision.GetClusterRoles()), number(revision.GetClusterRoleBindings()),
-		number(revision.GetRoles()), number(revision.GetRoleBindings()), following, "")
+	o.last = line
+	changed := make([]string, len(changes))
+	for i, change := range changes {
+		changed[i] = cmp.Or(change.GetNamespace(), "*")
+	}
+	p.printf(plain, "%s\n", strings.TrimRight(line+" "+strings.Join(changed, ","), " "))
 	return p.err
 }
 
