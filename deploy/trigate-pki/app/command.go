@@ -79,6 +79,7 @@ func newSubcommand(use, short, long string, o *Options, run func(ctx context.Con
 			return nil
 		},
 		RunE: func(command *cobra.Command, _ []string) error {
+			o.Complete()
 			if err := errors.Join(o.Validate()...); err != nil {
 				return err
 			}

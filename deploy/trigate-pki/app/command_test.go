@@ -34,7 +34,7 @@ func TestInitIsIdempotent(t *testing.T) {
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("a dry run made the directory: %v", err)
 	}
-	run(t, 0, "init", "--dir="+dir, "--server=https://api.example.org:8443", "--gateway-address=192.0.2.7", "--output="+kubeconfig)
+	run(t, 0, "init", "--dir="+dir, "--server=https://api.example.org:8443", "--gateway-address=192.0.2.7", "--namespace=trigate-system", "--output="+kubeconfig)
 	certs, err := cert.CertsFromFile(filepath.Join(dir, "apiserver.crt"))
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +58,9 @@ func TestInitIsIdempotent(t *testing.T) {
 		if info, err := os.Stat(path); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: %v, %v, want mode %o", path, info, err, want)
 		}
+	}
+	if out, _ := run(t, 2, "check", "--dir="+dir, "--namespace=other"); !strings.Contains(out, "it lacks the name trigate-gateway.other") {
+		t.Errorf("check for another namespace says:\n%s", out)
 	}
 	if out, _ := run(t, 0, "init", "--dir="+dir); out != "nothing had to be written\n" {
 		t.Errorf("a second run says:\n%s", out)

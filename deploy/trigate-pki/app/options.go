@@ -41,6 +41,9 @@ const (
 	flagStep           = "step"
 )
 
+// defaultNamespace is that of the manifests.
+const defaultNamespace = "trigate-system"
+
 const (
 	adminUser  = "kubernetes-admin"
 	adminGroup = "system:masters"
@@ -84,7 +87,6 @@ type Options struct {
 // NewOptions returns the defaults.
 func NewOptions() *Options {
 	return &Options{
-		Namespace:         "trigate-system",
 		ClusterDomain:     pki.DefaultClusterDomain,
 		ServiceCIDR:       pki.DefaultServiceCIDR.String(),
 		AuthorityValidity: pki.DefaultAuthorityValidity,
@@ -99,7 +101,7 @@ func (o *Options) addStoreFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Kubeconfig, flagKubeconfig, "", "Keep the PKI as Secrets in the cluster of this kubeconfig `FILE`.")
 	fs.StringVar(&o.Context, flagContext, "", "Keep the PKI as Secrets in the cluster of this `CONTEXT` of the kubeconfig.")
 	fs.BoolVar(&o.InCluster, flagInCluster, false, "Keep the PKI as Secrets in the cluster in which this is a Pod.")
-	fs.StringVar(&o.Namespace, flagNamespace, o.Namespace, "The `NAMESPACE` of the Secrets, and of the Services whose names are in the certificates.")
+	fs.StringVar(&o.Namespace, flagNamespace, "", "The `NAMESPACE` of the Secrets, and of the Services whose names are in the certificates; by default "+defaultNamespace+" for Secrets, and none for files.")
 }
 
 // addNameFlags are what certificates must have.
@@ -121,6 +123,13 @@ func (o *Options) addServerFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Server, flagServer, "", "The `URL` of the gateway in kubeconfigs; its host is in the serving certificate then, too. By default that of the first --gateway-address, or https://127.0.0.1:6443 for files and the Service's name for Secrets.")
 }
 
+// Complete sets what follows from other flags.
+func (o *Options) Complete() {
+	if o.Namespace == "" && o.Dir == "" {
+		o.Namespace = defaultNamespace
+	}
+}
+
 // Validate returns all that is wrong, each problem starting with its flag.
 func (o *Options) Validate() []error {
 	var errs []error
@@ -135,8 +144,10 @@ func (o *Options) Validate() []error {
 	case o.InCluster && (o.Kubeconfig != "" || o.Context != ""):
 		problem(flagInCluster, "it excludes --kubeconfig and --context")
 	}
-	for _, why := range validation.IsDNS1123Label(o.Namespace) {
-		problem(flagNamespace, "%q: %s", o.Namespace, why)
+	if o.Namespace != "" {
+		for _, why := range validation.IsDNS1123Label(o.Namespace) {
+			problem(flagNamespace, "%q: %s", o.Namespace, why)
+		}
 	}
 	for _, why := range validation.IsDNS1123Subdomain(o.ClusterDomain) {
 		problem(flagClusterDomain, "%q: %s", o.ClusterDomain, why)
