@@ -111,5 +111,8 @@ func newServerChain(
 	}
 	accounts := config.Options.Authentication.ServiceAccounts
 	config.Tokens.InstallDiscovery(server.GenericAPIServer, accounts.Issuers[0], accounts.JWKSURI, config.Generic.ExternalAddress)
+	if err := config.REST.Install(server.GenericAPIServer); err != nil {
+		return nil, err
+	}
 	return server, nil
 }

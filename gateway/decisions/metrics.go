@@ -37,27 +37,20 @@ func (c *Cache) Describe(descs chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (c *Cache) Collect(metrics chan<- prometheus.Metric) {
-	var entries int
-	var bytes int64
-	var hits, misses uint64
-	for _, s := range c.shards {
-		e, b, h, m := s.size()
-		entries, bytes, hits, misses = entries+e, bytes+b, hits+h, misses+m
-	}
+	stats := c.Stats()
 	counter := func(desc *prometheus.Desc, value uint64, labels ...string) {
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.CounterValue, float64(value), labels...)
 	}
 	gauge := func(desc *prometheus.Desc, value float64) {
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
-	counter(requestsDesc, hits, "hit")
-	counter(requestsDesc, misses, "miss")
-	counter(requestsDesc, c.counts.bypassed.Load(), "bypass")
-	gauge(entriesDesc, float64(entries))
-	gauge(bytesDesc, float64(bytes))
+	counter(requestsDesc, stats.Hits, "hit")
+	counter(requestsDesc, stats.Misses, "miss")
+	counter(requestsDesc, stats.Bypassed, "bypass")
+	gauge(entriesDesc, float64(stats.Entries))
+	gauge(bytesDesc, float64(stats.Bytes))
 	counter(changesDesc, c.counts.changes.Load())
 	counter(invalidatedDesc, c.counts.invalidated.Load())
 	counter(streamsDesc, c.counts.streams.Load())
-	age := c.policy.age()
-	gauge(ageDesc, max(age.Seconds(), -1))
+	gauge(ageDesc, max(stats.Age.Seconds(), -1))
 }

@@ -108,17 +108,8 @@ func (c *Cache) Collect(metrics chan<- prometheus.Metric) {
 	for _, collector := range c.metrics.collectors() {
 		collector.Collect(metrics)
 	}
-	var entries int
-	var bytes int64
-	for _, s := range c.shards {
-		e, b := s.size()
-		entries, bytes = entries+e, bytes+b
-	}
-	age := -1.0
-	if state := c.stream.state.Load(); state != nil {
-		age = c.clock.Since(state.heard).Seconds()
-	}
-	for desc, value := range map[*prometheus.Desc]float64{entriesDesc: float64(entries), bytesDesc: float64(bytes), ageDesc: age} {
+	stats := c.Stats()
+	for desc, value := range map[*prometheus.Desc]float64{entriesDesc: float64(stats.Entries), bytesDesc: float64(stats.Bytes), ageDesc: max(stats.Age.Seconds(), -1)} {
 		metrics <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value)
 	}
 }

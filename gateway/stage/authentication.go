@@ -27,7 +27,8 @@ import (
 // authentication sets up who a request's client is, in upstream's order: front
 // proxy, client certificate, bearer token (asked of authn, whose verdicts are kept
 // while nothing that they hang on changes), websocket protocol, anonymous. It returns
-// the services' own certificates, which authorization gives their fixed rights.
+// the services' own certificates, which authorization gives their fixed rights, and the
+// identities that are kept.
 func authentication(
 	config *genericapiserver.Config,
 	opts *kubeoptions.BuiltInAuthenticationOptions,
@@ -35,34 +36,34 @@ func authentication(
 	reviews *tokenReviews,
 	gatesCAFile string,
 	observers writeObservers,
-) (*serviceCertificates, error) {
+) (*serviceCertificates, *identities.Cache, error) {
 	upstream, err := opts.ToAuthenticationConfig()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	gatesCA, err := dynamiccertificates.NewDynamicCAContentFromFile("gates-ca-bundle", gatesCAFile)
 	if err != nil {
-		return nil, fmt.Errorf("--gates-ca-file: %w", err)
+		return nil, nil, fmt.Errorf("--gates-ca-file: %w", err)
 	}
 	if err := trustClientCAs(config, upstream, gatesCA); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	config.Authentication.RequestHeaderConfig = upstream.RequestHeaderConfig
 	config.Authentication.APIAudiences = upstream.APIAudiences
 
 	tokens, err := keptIdentities(config, authn, observers)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	services := newServiceCertificates(gatesCA)
 	config.Authentication.Authenticator = requestAuthenticator(upstream, services, &reviewedToken{next: noteToken{tokens}, reviews: reviews})
 	describeBearerToken(config)
-	return services, nil
+	return services, tokens, nil
 }
 
 // keptIdentities returns the tokens' authenticator: authn, with a cache that hears of what
 // ends an identity from this gateway's own writes and from authn.
-func keptIdentities(config *genericapiserver.Config, authn identities.Service, observers writeObservers) (authenticator.Token, error) {
+func keptIdentities(config *genericapiserver.Config, authn identities.Service, observers writeObservers) (*identities.Cache, error) {
 	cache, err := identities.New(identities.Config{
 		Service: authn, MaxEntries: identities.DefaultMaxEntries, MaxBytes: identities.DefaultMaxBytes,
 	})

@@ -35,6 +35,8 @@ type Config struct {
 	StorageFactory *serverstorage.DefaultStorageFactory
 	// Gates are the connections to the three services.
 	Gates *Gates
+	// REST serves the gates under /gates/.
+	REST *REST
 	// Tokens issue service-account tokens and publish their keys.
 	Tokens *Tokens
 
@@ -100,7 +102,7 @@ func BuildGenericConfig(
 		return nil, fmt.Errorf("storage: %w", err)
 	}
 	reviews := newTokenReviews()
-	services, err := authentication(c.Generic, opts.Authentication, authnclient.NewToken(c.Gates.Authn), reviews, gatesConfig.CAFile, observers)
+	services, identities, err := authentication(c.Generic, opts.Authentication, authnclient.NewToken(c.Gates.Authn), reviews, gatesConfig.CAFile, observers)
 	if err != nil {
 		return nil, fmt.Errorf("authentication: %w", err)
 	}
@@ -119,6 +121,9 @@ func BuildGenericConfig(
 	}
 	if err = readiness(c.Generic, c.Gates); err != nil {
 		return nil, fmt.Errorf("readiness: %w", err)
+	}
+	if c.REST, err = newREST(c.Generic, c.Gates, identities, policy); err != nil {
+		return nil, fmt.Errorf("REST: %w", err)
 	}
 	c.Generic.AggregatedDiscoveryGroupManager = aggregated.NewResourceManager("apis")
 	// Last, so that mistakes in the configuration are told at once.

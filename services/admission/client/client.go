@@ -58,7 +58,7 @@ var (
 
 // New returns a client that calls over conn, which the caller owns.
 func New(conn grpc.ClientConnInterface) *Client {
-	return &Client{Link: dial.Borrowed(hop), stub: admissionv1.NewAdmissionServiceClient(conn), codec: convert.NewCodec()}
+	return &Client{Link: dial.Borrowed(hop, conn), stub: admissionv1.NewAdmissionServiceClient(conn), codec: convert.NewCodec()}
 }
 
 // Handles returns true: the service knows which plugins want the operation.

@@ -35,6 +35,9 @@ type Config = dial.Peer
 // Conn is a connection to all replicas of the service.
 type Conn = dial.Conn
 
+// Status is how a connection is.
+type Status = dial.Status
+
 // Service returns what a connection to the service has to know of it.
 func Service() dial.Service {
 	return dial.Service{

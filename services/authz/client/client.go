@@ -34,7 +34,7 @@ var (
 
 // New returns a client that calls over conn, which the caller owns.
 func New(conn grpc.ClientConnInterface) *Client {
-	return &Client{Link: dial.Borrowed(hop), stub: authzv1.NewAuthorizationServiceClient(conn)}
+	return &Client{Link: dial.Borrowed(hop, conn), stub: authzv1.NewAuthorizationServiceClient(conn)}
 }
 
 // Authorize asks for a decision. It answers what the service's chain said, word

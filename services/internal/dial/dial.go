@@ -83,6 +83,10 @@ type Conn struct {
 	name     string
 	endpoint string
 	grpc     *grpc.ClientConn
+	// addresses are those that the endpoint was last resolved to.
+	addresses *addresses
+	// probe are the options of a connection to one replica.
+	probe []grpc.DialOption
 }
 
 var _ grpc.ClientConnInterface = (*Conn)(nil)
@@ -97,23 +101,29 @@ func New(cfg Config) (*Conn, error) {
 	if cfg.MaxMessageBytes == 0 {
 		cfg.MaxMessageBytes = DefaultMaxMessageBytes
 	}
-	target, resolverOption, err := targetOf(cfg.Name, cfg.Endpoint)
+	target, builder, err := targetOf(cfg.Name, cfg.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	options, err := dialOptions(cfg)
+	probe, err := transportOptions(cfg)
 	if err != nil {
 		return nil, err
 	}
-	cc, err := grpc.NewClient(target, append(options, resolverOption...)...)
+	options, err := callOptions(cfg)
 	if err != nil {
+		return nil, err
+	}
+	c := &Conn{name: cfg.Name, endpoint: cfg.Endpoint, addresses: &addresses{}, probe: probe}
+	options = append(options, grpc.WithResolvers(&recordingBuilder{Builder: builder, addresses: c.addresses}))
+	if c.grpc, err = grpc.NewClient(target, append(options, probe...)...); err != nil {
 		return nil, fmt.Errorf("endpoint %s of %s: %w", cfg.Endpoint, cfg.Name, err)
 	}
-	cc.Connect()
-	return &Conn{name: cfg.Name, endpoint: cfg.Endpoint, grpc: cc}, nil
+	c.grpc.Connect()
+	return c, nil
 }
 
-func dialOptions(cfg Config) ([]grpc.DialOption, error) {
+// transportOptions are those by which a replica is reached.
+func transportOptions(cfg Config) ([]grpc.DialOption, error) {
 	tlsConfig := mtls.ClientConfig{ServerName: cfg.ServerName}
 	var err error
 	if tlsConfig.ServerCAs, err = mtls.NewBundle(cfg.CAFile); err != nil {
@@ -128,6 +138,20 @@ func dialOptions(cfg Config) ([]grpc.DialOption, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connecting to %s: %w", cfg.Name, err)
 	}
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(creds),
+		grpc.WithAuthority(cfg.ServerName),
+		grpc.WithDisableServiceConfig(), // what DNS says of it
+	}
+	if cfg.Dialer != nil {
+		options = append(options, grpc.WithContextDialer(cfg.Dialer))
+	}
+	return options, nil
+}
+
+// callOptions are those by which calls are spread over the replicas, bounded, retried
+// and counted.
+func callOptions(cfg Config) ([]grpc.DialOption, error) {
 	serviceConfig, err := serviceConfigJSON(cfg.SafeMethods)
 	if err != nil {
 		return nil, err
@@ -137,9 +161,6 @@ func dialOptions(cfg Config) ([]grpc.DialOption, error) {
 		return nil, err
 	}
 	options := []grpc.DialOption{
-		grpc.WithTransportCredentials(creds),
-		grpc.WithAuthority(cfg.ServerName),
-		grpc.WithDisableServiceConfig(), // what DNS says of it
 		grpc.WithDefaultServiceConfig(serviceConfig),
 		grpc.WithIdleTimeout(0),
 		grpc.WithConnectParams(grpc.ConnectParams{
@@ -160,9 +181,6 @@ func dialOptions(cfg Config) ([]grpc.DialOption, error) {
 	}
 	if cfg.StatsHandler != nil {
 		options = append(options, grpc.WithStatsHandler(cfg.StatsHandler))
-	}
-	if cfg.Dialer != nil {
-		options = append(options, grpc.WithContextDialer(cfg.Dialer))
 	}
 	return options, nil
 }

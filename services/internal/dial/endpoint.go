@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/resolver"
 	"google.golang.org/grpc/resolver/manual"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -26,7 +25,7 @@ func CheckEndpoint(endpoint string) error {
 }
 
 // targetOf returns the gRPC target of an endpoint, and what resolves it.
-func targetOf(name, endpoint string) (string, []grpc.DialOption, error) {
+func targetOf(name, endpoint string) (string, resolver.Builder, error) {
 	if endpoint == "" {
 		return "", nil, errors.New("no endpoint")
 	}
@@ -35,10 +34,11 @@ func targetOf(name, endpoint string) (string, []grpc.DialOption, error) {
 		if err != nil {
 			return "", nil, fmt.Errorf("endpoint %q: %w", endpoint, err)
 		}
-		if resolver.Get(target.Scheme) == nil {
+		builder := resolver.Get(target.Scheme)
+		if builder == nil {
 			return "", nil, fmt.Errorf("endpoint %q: %q is no scheme of gRPC", endpoint, target.Scheme)
 		}
-		return endpoint, nil, nil
+		return endpoint, builder, nil
 	}
 	var addresses []resolver.Address
 	for address := range strings.SplitSeq(endpoint, ",") {
@@ -51,11 +51,11 @@ func targetOf(name, endpoint string) (string, []grpc.DialOption, error) {
 		addresses = append(addresses, resolver.Address{Addr: address})
 	}
 	if len(addresses) == 1 {
-		return "dns:///" + addresses[0].Addr, nil, nil
+		return "dns:///" + addresses[0].Addr, resolver.Get("dns"), nil
 	}
 	list := manual.NewBuilderWithScheme(listScheme)
 	list.InitialState(resolver.State{Addresses: addresses})
-	return listScheme + ":///" + name, []grpc.DialOption{grpc.WithResolvers(list)}, nil
+	return listScheme + ":///" + name, list, nil
 }
 
 // Retries of safe methods. The pauses are at most 25, 50 and 100 ms and are

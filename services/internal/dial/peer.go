@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
 )
 
 // Peer says where one of Trigate's services is, and how the caller proves to it who
@@ -56,6 +57,11 @@ type Link interface {
 	Ready() error
 	// WaitReady returns nil as soon as Ready does, or an error when ctx ends.
 	WaitReady(ctx context.Context) error
+	// Status says how the connection is, and asks each replica for its health; that takes
+	// a second at most.
+	Status(ctx context.Context) Status
+	// Calls is what a generated stub calls over.
+	Calls() grpc.ClientConnInterface
 	// Close ends the connection, if it is the client's own, and all calls on it.
 	Close() error
 }
@@ -64,14 +70,23 @@ var _ Link = (*Conn)(nil)
 
 // Borrowed is the Link of a client whose connection belongs to somebody else, who
 // knows its state and closes it.
-func Borrowed(name string) Link { return borrowed(name) }
+func Borrowed(name string, conn grpc.ClientConnInterface) Link {
+	return borrowed{name: name, conn: conn}
+}
 
-type borrowed string
+type borrowed struct {
+	name string
+	conn grpc.ClientConnInterface
+}
 
 func (b borrowed) Ready() error {
-	return fmt.Errorf("the connection to %s is not the client's own", string(b))
+	return fmt.Errorf("the connection to %s is not the client's own", b.name)
 }
 
 func (b borrowed) WaitReady(context.Context) error { return b.Ready() }
+
+func (b borrowed) Status(context.Context) Status { return Status{Reason: b.Ready().Error()} }
+
+func (b borrowed) Calls() grpc.ClientConnInterface { return b.conn }
 
 func (b borrowed) Close() error { return nil }
