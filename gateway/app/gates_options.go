@@ -29,6 +29,9 @@ type GatesOptions struct {
 	// are kept. Either 0: none is kept.
 	DecisionCacheEntries int
 	DecisionCacheBytes   int64
+	// AdmissionSkip is whether calls of admission that nobody is interested in are left
+	// out.
+	AdmissionSkip bool
 }
 
 // NewGatesOptions returns the defaults: the services on their usual ports of this
@@ -41,6 +44,7 @@ func NewGatesOptions() *GatesOptions {
 
 		DecisionCacheEntries: 100_000,
 		DecisionCacheBytes:   64 << 20,
+		AdmissionSkip:        true,
 	}
 }
 
@@ -63,6 +67,8 @@ func (o *GatesOptions) AddFlags(fs *pflag.FlagSet) {
 		"How many decisions of trigate-authz to keep at most, each until a change of the policy concerns it. 0 keeps none.")
 	fs.Int64Var(&o.DecisionCacheBytes, "decision-cache-bytes", o.DecisionCacheBytes,
 		"How much memory the kept decisions may take at most, about. 0 keeps none.")
+	fs.BoolVar(&o.AdmissionSkip, "admission-skip", o.AdmissionSkip,
+		"Leave out calls of trigate-admission on which none of its plugins, webhooks and policies could act at the moment.")
 }
 
 // Validate returns everything that is wrong with the options.
@@ -111,5 +117,6 @@ func (o *GatesOptions) config() stage.GatesConfig {
 
 		DecisionCacheEntries: o.DecisionCacheEntries,
 		DecisionCacheBytes:   o.DecisionCacheBytes,
+		AdmissionSkip:        o.AdmissionSkip,
 	}
 }

@@ -14,6 +14,7 @@ import (
 // ownFlags are the gateway's flags that kube-apiserver has not.
 var ownFlags = []string{
 	"admission-endpoint",
+	"admission-skip",
 	"authn-endpoint",
 	"authz-endpoint",
 	"decision-cache-bytes",

@@ -113,7 +113,7 @@ func BuildGenericConfig(
 	if err = audit(c.Generic, opts.Audit, c.undecided); err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	if err = admission(c.Generic, c.Gates.Admission, reviews, policy.Known); err != nil {
+	if err = admission(c.Generic, c.Gates.Admission, reviews, policy.Known, gatesConfig, observers, externalClient, versionedInformers); err != nil {
 		return nil, fmt.Errorf("admission: %w", err)
 	}
 	if c.Tokens, err = tokens(c.Generic, c.Gates.Authn); err != nil {

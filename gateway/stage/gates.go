@@ -29,6 +29,9 @@ type GatesConfig struct {
 	// the gateway keeps. Either 0: none is kept.
 	DecisionCacheEntries int
 	DecisionCacheBytes   int64
+	// AdmissionSkip is whether calls of admission that nobody is interested in are left
+	// out.
+	AdmissionSkip bool
 }
 
 // Gates are the connections to the three services. They connect, and connect

@@ -2,7 +2,9 @@ package stage
 
 import (
 	"context"
+	"errors"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	genericregistry "k8s.io/apiserver/pkg/registry/generic"
@@ -18,14 +20,42 @@ import (
 // the write deleted it. Observers neither keep nor change the object, and do not wait.
 type writeObserver func(resource schema.GroupResource, object runtime.Object, deleted bool)
 
+// doubtObserver is told of a write of one object that failed, when it is not known
+// whether it took effect all the same. Once it cannot any more, newest returns the
+// resourceVersion of the last object of the resource that was written, if it exists
+// still. Observers do not wait.
+type doubtObserver func(resource schema.GroupResource, newest func(context.Context) (uint64, error))
+
 // writeObservers are called in their order for writes of their resource.
-type writeObservers map[schema.GroupResource][]writeObserver
+type writeObservers map[schema.GroupResource]*resourceObservers
+
+type resourceObservers struct {
+	writes []writeObserver
+	doubts []doubtObserver
+}
 
 // add has observer called for writes of resources.
 func (o writeObservers) add(observer writeObserver, resources ...schema.GroupResource) {
 	for _, resource := range resources {
-		o[resource] = append(o[resource], observer)
+		of := o.of(resource)
+		of.writes = append(of.writes, observer)
 	}
+}
+
+// addDoubts has observer called for doubtful writes of resources, which deletions never
+// are.
+func (o writeObservers) addDoubts(observer doubtObserver, resources ...schema.GroupResource) {
+	for _, resource := range resources {
+		of := o.of(resource)
+		of.doubts = append(of.doubts, observer)
+	}
+}
+
+func (o writeObservers) of(resource schema.GroupResource) *resourceObservers {
+	if o[resource] == nil {
+		o[resource] = &resourceObservers{}
+	}
+	return o[resource]
 }
 
 // observedOptions makes the storage of observed resources tell of its writes. It is
@@ -39,17 +69,13 @@ type observedOptions struct {
 // GetRESTOptions implements genericregistry.RESTOptionsGetter.
 func (o observedOptions) GetRESTOptions(resource schema.GroupResource, example runtime.Object) (genericregistry.RESTOptions, error) {
 	options, err := o.RESTOptionsGetter.GetRESTOptions(resource, example)
-	if observers := o.observers[resource]; err == nil && len(observers) > 0 {
-		options.Decorator = observedDecorator(options.Decorator, func(object runtime.Object, deleted bool) {
-			for _, observe := range observers {
-				observe(resource, object, deleted)
-			}
-		})
+	if observers := o.observers[resource]; err == nil && observers != nil {
+		options.Decorator = observedDecorator(options.Decorator, resource, observers)
 	}
 	return options, err
 }
 
-func observedDecorator(next genericregistry.StorageDecorator, observe func(object runtime.Object, deleted bool)) genericregistry.StorageDecorator {
+func observedDecorator(next genericregistry.StorageDecorator, resource schema.GroupResource, observers *resourceObservers) genericregistry.StorageDecorator {
 	return func(
 		config *storagebackend.ConfigForResource,
 		prefix string,
@@ -63,23 +89,39 @@ func observedDecorator(next genericregistry.StorageDecorator, observe func(objec
 		if err != nil {
 			return nil, nil, err
 		}
-		return &observedStorage{Interface: inner, observe: observe}, destroy, nil
+		newest := func(ctx context.Context) (uint64, error) { return newestIn(ctx, inner, prefix, newList()) }
+		return &observedStorage{Interface: inner, resource: resource, observers: observers, newest: newest}, destroy, nil
 	}
 }
 
+// newestIn returns the largest resourceVersion of an object that there is now.
+func newestIn(ctx context.Context, storage kubestorage.Interface, prefix string, list runtime.Object) (uint64, error) {
+	options := kubestorage.ListOptions{Predicate: kubestorage.Everything, Recursive: true}
+	if err := storage.GetList(ctx, prefix, options, list); err != nil {
+		return 0, err
+	}
+	newest := uint64(0)
+	err := meta.EachListItem(list, func(object runtime.Object) error {
+		version, err := storage.Versioner().ObjectResourceVersion(object)
+		newest = max(newest, version)
+		return err
+	})
+	return newest, err
+}
+
 // observedStorage tells of each write that succeeded. One whose outcome is not known
-// has not been acknowledged, and is not told of.
+// has not been acknowledged; it is told of as a doubt.
 type observedStorage struct {
 	kubestorage.Interface
-	observe func(object runtime.Object, deleted bool)
+	resource  schema.GroupResource
+	observers *resourceObservers
+	newest    func(context.Context) (uint64, error)
 }
 
 // Create implements storage.Interface.
 func (s *observedStorage) Create(ctx context.Context, key string, object, out runtime.Object, ttl uint64) error {
 	err := s.Interface.Create(ctx, key, object, out, ttl)
-	if err == nil {
-		s.observe(out, false)
-	}
+	s.tell(out, err)
 	return err
 }
 
@@ -101,9 +143,35 @@ func (s *observedStorage) GuaranteedUpdate(
 	ctx context.Context, key string, out runtime.Object, ignoreNotFound bool,
 	preconditions *kubestorage.Preconditions, update kubestorage.UpdateFunc, cached runtime.Object,
 ) error {
-	err := s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions, update, cached)
-	if err == nil {
-		s.observe(out, false)
+	var refused error
+	err := s.Interface.GuaranteedUpdate(ctx, key, out, ignoreNotFound, preconditions,
+		func(input runtime.Object, meta kubestorage.ResponseMeta) (output runtime.Object, ttl *uint64, err error) {
+			output, ttl, refused = update(input, meta)
+			return output, ttl, refused
+		}, cached)
+	if err != nil && errors.Is(err, refused) {
+		return err // It was not tried.
 	}
+	s.tell(out, err)
 	return err
+}
+
+// tell tells of a write with this outcome.
+func (s *observedStorage) tell(out runtime.Object, err error) {
+	switch {
+	case err == nil:
+		s.observe(out, false)
+	case kubestorage.IsExist(err), kubestorage.IsNotFound(err), kubestorage.IsConflict(err), kubestorage.IsInvalidObj(err):
+		// etcd has said no.
+	default:
+		for _, doubt := range s.observers.doubts {
+			doubt(s.resource, s.newest)
+		}
+	}
+}
+
+func (s *observedStorage) observe(object runtime.Object, deleted bool) {
+	for _, observe := range s.observers.writes {
+		observe(s.resource, object, deleted)
+	}
 }

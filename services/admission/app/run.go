@@ -8,9 +8,11 @@ import (
 	"time"
 
 	apiextensionsinformers "k8s.io/apiextensions-apiserver/pkg/client/informers/externalversions"
+	utilfeature "k8s.io/apiserver/pkg/util/feature"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	"github.com/trigate/trigate/services/admission/internal/chain"
+	"github.com/trigate/trigate/services/admission/internal/interest"
 	"github.com/trigate/trigate/services/admission/internal/undecided"
 	"github.com/trigate/trigate/services/admission/server"
 	"github.com/trigate/trigate/services/internal/process"
@@ -46,9 +48,15 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		return c.explain(err)
 	}
 	defer plugins.Close()
+	interests, err := interest.New(interest.Config{
+		Plugins: plugins.Members, ConfigFile: c.Admission.GenericAdmission.ConfigFile, Features: utilfeature.DefaultFeatureGate,
+	})
+	if err != nil {
+		return c.explain(err)
+	}
 	reading := process.NewInformers(process.InformersConfig{
 		API:       c.Kubernetes.Discovery().RESTClient(),
-		Factories: []process.InformerFactory{informers, extensionInformers},
+		Factories: []process.InformerFactory{informers, extensionInformers, interest.NewReader(interests, c.Kubernetes)},
 	})
 	grpcServer, err := serve.New(c.Serve)
 	if err != nil {
@@ -59,6 +67,7 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		Definitions: plugins.Definitions,
 		Questions:   questions,
 		Seen:        c.seen,
+		Interest:    interests,
 		Synced:      reading.Synced,
 	}))
 	return grpcServer.Run(ctx,

@@ -17,6 +17,7 @@ import (
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
 	"github.com/trigate/trigate/services/admission/internal/custom"
+	"github.com/trigate/trigate/services/admission/internal/interest"
 	"github.com/trigate/trigate/services/admission/internal/undecided"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 	"github.com/trigate/trigate/services/internal/serve"
@@ -29,8 +30,9 @@ const Name = "admission"
 // let post to it.
 func Policy() serve.Policy {
 	return serve.Policy{
-		admissionv1.AdmissionService_Admit_FullMethodName:    serve.Peers(),
-		admissionv1.AdmissionService_Validate_FullMethodName: serve.Peers(),
+		admissionv1.AdmissionService_Admit_FullMethodName:         serve.Peers(),
+		admissionv1.AdmissionService_Validate_FullMethodName:      serve.Peers(),
+		admissionv1.AdmissionService_WatchInterest_FullMethodName: serve.Peers(),
 	}
 }
 
@@ -46,6 +48,8 @@ type Config struct {
 	// Seen is told, before the plugins run, which changes of the policy a gateway wants
 	// their questions' answers to have seen. Nil: nobody wants to know.
 	Seen func(*authzv1.PolicyRevision)
+	// Interest knows what plugins could act on. Nil: nobody may watch it.
+	Interest *interest.Hub
 	// Synced returns whether all that plugins decide from has been read. Until
 	// then nothing is decided. Nil: always.
 	Synced func() bool

@@ -41,6 +41,7 @@ import (
 	kubeoptions "k8s.io/kubernetes/pkg/kubeapiserver/options"
 
 	"github.com/trigate/trigate/services/admission/internal/custom"
+	"github.com/trigate/trigate/services/admission/internal/interest"
 )
 
 // mapperResetInterval is how often upstream forgets what discovery said.
@@ -79,6 +80,8 @@ type Chain struct {
 	Plugins admission.Interface
 	// Definitions knows custom resources.
 	Definitions *custom.Definitions
+	// Members are the plugins one by one, in their order.
+	Members []interest.Plugin
 
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 	stop   chan struct{}
@@ -119,7 +122,7 @@ func New(cfg Config) (*Chain, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = cfg.Admission.ApplyTo(generic, cfg.Informers, cfg.Kubernetes, cfg.Dynamic,
+	err = c.recordMembers(cfg.Admission).ApplyTo(generic, cfg.Informers, cfg.Kubernetes, cfg.Dynamic,
 		utilfeature.DefaultFeatureGate, generic.EffectiveVersion, initializers...)
 	if err != nil {
 		close(c.stop) // some plugins may be running
@@ -128,6 +131,18 @@ func New(cfg Config) (*Chain, error) {
 	c.Plugins = generic.AdmissionControl
 	limitPatchCopies(generic.JSONPatchMaxCopyBytes)
 	return c, nil
+}
+
+// recordMembers returns the options with a decorator that changes nothing, and sees each
+// plugin before the others wrap it.
+func (c *Chain) recordMembers(o *kubeoptions.AdmissionOptions) *kubeoptions.AdmissionOptions {
+	generic := *o.GenericAdmission
+	record := admission.DecoratorFunc(func(handler admission.Interface, name string) admission.Interface {
+		c.Members = append(c.Members, interest.Plugin{Name: name, Handler: handler})
+		return handler
+	})
+	generic.Decorators = append(admission.Decorators{record}, generic.Decorators...)
+	return &kubeoptions.AdmissionOptions{GenericAdmission: &generic, PluginNames: o.PluginNames}
 }
 
 // limitPatchCopies bounds what the copy operations of a webhook's patch may

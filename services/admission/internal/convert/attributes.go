@@ -138,13 +138,28 @@ func (c *Codec) DecodeAttributes(field string, m *admissionv1.Attributes) (*Requ
 	}, nil
 }
 
-func decodeOperation(field string, m admissionv1.Operation) (admission.Operation, error) {
+// EncodeOperation returns the message for one of upstream's operations, or
+// OPERATION_UNSPECIFIED for anything else.
+func EncodeOperation(operation admission.Operation) admissionv1.Operation {
+	return operations[operation]
+}
+
+// DecodeOperation returns upstream's operation, and false for what is none.
+func DecodeOperation(m admissionv1.Operation) (admission.Operation, bool) {
 	for operation, message := range operations {
 		if message == m {
-			return operation, nil
+			return operation, true
 		}
 	}
-	return "", rpcerr.InvalidArgument(field+".operation", "%v is no operation", m)
+	return "", false
+}
+
+func decodeOperation(field string, m admissionv1.Operation) (admission.Operation, error) {
+	operation, ok := DecodeOperation(m)
+	if !ok {
+		return "", rpcerr.InvalidArgument(field+".operation", "%v is no operation", m)
+	}
+	return operation, nil
 }
 
 // equivalents is the mapper for one request: it knows the request's resource

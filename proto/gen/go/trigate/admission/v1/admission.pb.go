@@ -145,6 +145,59 @@ func (Encoding) EnumDescriptor() ([]byte, []int) {
 	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{1}
 }
 
+// Scope tells objects in namespaces from those that are in none.
+type Scope int32
+
+const (
+	// Both.
+	Scope_SCOPE_UNSPECIFIED Scope = 0
+	// Objects in namespaces.
+	Scope_SCOPE_NAMESPACED Scope = 1
+	// Objects that are in no namespace; namespaces themselves are in none.
+	Scope_SCOPE_CLUSTER Scope = 2
+)
+
+// Enum value maps for Scope.
+var (
+	Scope_name = map[int32]string{
+		0: "SCOPE_UNSPECIFIED",
+		1: "SCOPE_NAMESPACED",
+		2: "SCOPE_CLUSTER",
+	}
+	Scope_value = map[string]int32{
+		"SCOPE_UNSPECIFIED": 0,
+		"SCOPE_NAMESPACED":  1,
+		"SCOPE_CLUSTER":     2,
+	}
+)
+
+func (x Scope) Enum() *Scope {
+	p := new(Scope)
+	*p = x
+	return p
+}
+
+func (x Scope) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Scope) Descriptor() protoreflect.EnumDescriptor {
+	return file_trigate_admission_v1_admission_proto_enumTypes[2].Descriptor()
+}
+
+func (Scope) Type() protoreflect.EnumType {
+	return &file_trigate_admission_v1_admission_proto_enumTypes[2]
+}
+
+func (x Scope) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Scope.Descriptor instead.
+func (Scope) EnumDescriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{2}
+}
+
 // GroupVersionKind names a type of object.
 type GroupVersionKind struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1481,6 +1534,402 @@ func (x *AuditAnnotation) GetLevel() string {
 	return ""
 }
 
+// WatchInterestRequest asks for what is of interest.
+type WatchInterestRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchInterestRequest) Reset() {
+	*x = WatchInterestRequest{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchInterestRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchInterestRequest) ProtoMessage() {}
+
+func (x *WatchInterestRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchInterestRequest.ProtoReflect.Descriptor instead.
+func (*WatchInterestRequest) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{19}
+}
+
+// WatchInterestResponse says what is of interest, and up to which change that is so.
+type WatchInterestResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All that is of interest now. Unset if it is what the message before said; the first
+	// message of a stream has it.
+	Interest *Interest `protobuf:"bytes,1,opt,name=interest,proto3" json:"interest,omitempty"`
+	// Up to where the service has read what interest depends on. All changes up to it are
+	// in the interest.
+	Position *InterestPositions `protobuf:"bytes,2,opt,name=position,proto3" json:"position,omitempty"`
+	// The last object of each resource that the service has read. Another replica that
+	// has not got as far knows less.
+	Changed *InterestPositions `protobuf:"bytes,3,opt,name=changed,proto3" json:"changed,omitempty"`
+	// True if the service sees changes as they happen.
+	Following     bool `protobuf:"varint,4,opt,name=following,proto3" json:"following,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchInterestResponse) Reset() {
+	*x = WatchInterestResponse{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchInterestResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchInterestResponse) ProtoMessage() {}
+
+func (x *WatchInterestResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchInterestResponse.ProtoReflect.Descriptor instead.
+func (*WatchInterestResponse) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WatchInterestResponse) GetInterest() *Interest {
+	if x != nil {
+		return x.Interest
+	}
+	return nil
+}
+
+func (x *WatchInterestResponse) GetPosition() *InterestPositions {
+	if x != nil {
+		return x.Position
+	}
+	return nil
+}
+
+func (x *WatchInterestResponse) GetChanged() *InterestPositions {
+	if x != nil {
+		return x.Changed
+	}
+	return nil
+}
+
+func (x *WatchInterestResponse) GetFollowing() bool {
+	if x != nil {
+		return x.Following
+	}
+	return false
+}
+
+// InterestPositions says for each resource that interest depends on up to which
+// resourceVersion it was read. The largest number stands for a resource that no
+// enabled plugin reads: its changes make no difference.
+type InterestPositions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The resourceVersion of mutatingwebhookconfigurations.
+	MutatingWebhookConfigurations uint64 `protobuf:"varint,1,opt,name=mutating_webhook_configurations,json=mutatingWebhookConfigurations,proto3" json:"mutating_webhook_configurations,omitempty"`
+	// The resourceVersion of validatingwebhookconfigurations.
+	ValidatingWebhookConfigurations uint64 `protobuf:"varint,2,opt,name=validating_webhook_configurations,json=validatingWebhookConfigurations,proto3" json:"validating_webhook_configurations,omitempty"`
+	// The resourceVersion of mutatingadmissionpolicies.
+	MutatingAdmissionPolicies uint64 `protobuf:"varint,3,opt,name=mutating_admission_policies,json=mutatingAdmissionPolicies,proto3" json:"mutating_admission_policies,omitempty"`
+	// The resourceVersion of validatingadmissionpolicies.
+	ValidatingAdmissionPolicies uint64 `protobuf:"varint,4,opt,name=validating_admission_policies,json=validatingAdmissionPolicies,proto3" json:"validating_admission_policies,omitempty"`
+	// The resourceVersion of resourcequotas, of all namespaces.
+	ResourceQuotas uint64 `protobuf:"varint,5,opt,name=resource_quotas,json=resourceQuotas,proto3" json:"resource_quotas,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *InterestPositions) Reset() {
+	*x = InterestPositions{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InterestPositions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InterestPositions) ProtoMessage() {}
+
+func (x *InterestPositions) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InterestPositions.ProtoReflect.Descriptor instead.
+func (*InterestPositions) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *InterestPositions) GetMutatingWebhookConfigurations() uint64 {
+	if x != nil {
+		return x.MutatingWebhookConfigurations
+	}
+	return 0
+}
+
+func (x *InterestPositions) GetValidatingWebhookConfigurations() uint64 {
+	if x != nil {
+		return x.ValidatingWebhookConfigurations
+	}
+	return 0
+}
+
+func (x *InterestPositions) GetMutatingAdmissionPolicies() uint64 {
+	if x != nil {
+		return x.MutatingAdmissionPolicies
+	}
+	return 0
+}
+
+func (x *InterestPositions) GetValidatingAdmissionPolicies() uint64 {
+	if x != nil {
+		return x.ValidatingAdmissionPolicies
+	}
+	return 0
+}
+
+func (x *InterestPositions) GetResourceQuotas() uint64 {
+	if x != nil {
+		return x.ResourceQuotas
+	}
+	return 0
+}
+
+// Interest is what plugins, webhooks and policies could act on. It may say more than
+// they do, and never less. It has at most 1 MiB: if there were more, it is everything.
+type Interest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is to be asked by Admit.
+	Mutating []*InterestRule `protobuf:"bytes,1,rep,name=mutating,proto3" json:"mutating,omitempty"`
+	// What is to be asked by Validate.
+	Validating []*InterestRule `protobuf:"bytes,2,rep,name=validating,proto3" json:"validating,omitempty"`
+	// True if NamespaceLifecycle is enabled. It acts on every write, and so it is in no
+	// rule: a caller that leaves out a call of Admit has to see to it by itself that
+	// nothing is created in a namespace that is missing or ends.
+	NamespaceLifecycle bool `protobuf:"varint,3,opt,name=namespace_lifecycle,json=namespaceLifecycle,proto3" json:"namespace_lifecycle,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Interest) Reset() {
+	*x = Interest{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Interest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Interest) ProtoMessage() {}
+
+func (x *Interest) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Interest.ProtoReflect.Descriptor instead.
+func (*Interest) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Interest) GetMutating() []*InterestRule {
+	if x != nil {
+		return x.Mutating
+	}
+	return nil
+}
+
+func (x *Interest) GetValidating() []*InterestRule {
+	if x != nil {
+		return x.Validating
+	}
+	return nil
+}
+
+func (x *Interest) GetNamespaceLifecycle() bool {
+	if x != nil {
+		return x.NamespaceLifecycle
+	}
+	return false
+}
+
+// InterestRule says what one plugin, webhook or policy could act on: what meets all
+// of the rule's fields. API groups, versions, resources and scope mean what they mean
+// in a RuleWithOperations of admissionregistration.k8s.io/v1.
+type InterestRule struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The name of the plugin (ValidatingAdmissionWebhook).
+	Plugin string `protobuf:"bytes,1,opt,name=plugin,proto3" json:"plugin,omitempty"`
+	// The object that the rule comes from: a webhook configuration or a policy by its
+	// name, or a few words. Empty if the plugin itself is interested.
+	Source string `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	// The operations. Empty means all.
+	Operations []Operation `protobuf:"varint,3,rep,packed,name=operations,proto3,enum=trigate.admission.v1.Operation" json:"operations,omitempty"`
+	// The API groups, where "*" is all and "" is the core group.
+	ApiGroups []string `protobuf:"bytes,4,rep,name=api_groups,json=apiGroups,proto3" json:"api_groups,omitempty"`
+	// The API versions, where "*" is all.
+	ApiVersions []string `protobuf:"bytes,5,rep,name=api_versions,json=apiVersions,proto3" json:"api_versions,omitempty"`
+	// The resources and subresources: "pods", "pods/log", "*" (all resources), "*/*" (all
+	// of both), "pods/*", "*/scale".
+	Resources []string `protobuf:"bytes,6,rep,name=resources,proto3" json:"resources,omitempty"`
+	// Whether objects in namespaces, or those that are in none.
+	Scope Scope `protobuf:"varint,7,opt,name=scope,proto3,enum=trigate.admission.v1.Scope" json:"scope,omitempty"`
+	// The namespaces. Empty means all, and what is in none.
+	Namespaces []string `protobuf:"bytes,8,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// Only requests of users who are in one of these groups. Empty means everybody.
+	UserGroups []string `protobuf:"bytes,9,rep,name=user_groups,json=userGroups,proto3" json:"user_groups,omitempty"`
+	// True if the rule is also met by a request whose resource holds the same objects as
+	// another that meets it (matchPolicy Equivalent).
+	Equivalents   bool `protobuf:"varint,10,opt,name=equivalents,proto3" json:"equivalents,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InterestRule) Reset() {
+	*x = InterestRule{}
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InterestRule) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InterestRule) ProtoMessage() {}
+
+func (x *InterestRule) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_admission_v1_admission_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InterestRule.ProtoReflect.Descriptor instead.
+func (*InterestRule) Descriptor() ([]byte, []int) {
+	return file_trigate_admission_v1_admission_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *InterestRule) GetPlugin() string {
+	if x != nil {
+		return x.Plugin
+	}
+	return ""
+}
+
+func (x *InterestRule) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *InterestRule) GetOperations() []Operation {
+	if x != nil {
+		return x.Operations
+	}
+	return nil
+}
+
+func (x *InterestRule) GetApiGroups() []string {
+	if x != nil {
+		return x.ApiGroups
+	}
+	return nil
+}
+
+func (x *InterestRule) GetApiVersions() []string {
+	if x != nil {
+		return x.ApiVersions
+	}
+	return nil
+}
+
+func (x *InterestRule) GetResources() []string {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *InterestRule) GetScope() Scope {
+	if x != nil {
+		return x.Scope
+	}
+	return Scope_SCOPE_UNSPECIFIED
+}
+
+func (x *InterestRule) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *InterestRule) GetUserGroups() []string {
+	if x != nil {
+		return x.UserGroups
+	}
+	return nil
+}
+
+func (x *InterestRule) GetEquivalents() bool {
+	if x != nil {
+		return x.Equivalents
+	}
+	return false
+}
+
 var File_trigate_admission_v1_admission_proto protoreflect.FileDescriptor
 
 const file_trigate_admission_v1_admission_proto_rawDesc = "" +
@@ -1581,7 +2030,43 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\x0fAuditAnnotation\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
-	"\x05level\x18\x03 \x01(\tR\x05level*\x7f\n" +
+	"\x05level\x18\x03 \x01(\tR\x05level\"\x16\n" +
+	"\x14WatchInterestRequest\"\xf9\x01\n" +
+	"\x15WatchInterestResponse\x12:\n" +
+	"\binterest\x18\x01 \x01(\v2\x1e.trigate.admission.v1.InterestR\binterest\x12C\n" +
+	"\bposition\x18\x02 \x01(\v2'.trigate.admission.v1.InterestPositionsR\bposition\x12A\n" +
+	"\achanged\x18\x03 \x01(\v2'.trigate.admission.v1.InterestPositionsR\achanged\x12\x1c\n" +
+	"\tfollowing\x18\x04 \x01(\bR\tfollowing\"\xd4\x02\n" +
+	"\x11InterestPositions\x12F\n" +
+	"\x1fmutating_webhook_configurations\x18\x01 \x01(\x04R\x1dmutatingWebhookConfigurations\x12J\n" +
+	"!validating_webhook_configurations\x18\x02 \x01(\x04R\x1fvalidatingWebhookConfigurations\x12>\n" +
+	"\x1bmutating_admission_policies\x18\x03 \x01(\x04R\x19mutatingAdmissionPolicies\x12B\n" +
+	"\x1dvalidating_admission_policies\x18\x04 \x01(\x04R\x1bvalidatingAdmissionPolicies\x12'\n" +
+	"\x0fresource_quotas\x18\x05 \x01(\x04R\x0eresourceQuotas\"\xbf\x01\n" +
+	"\bInterest\x12>\n" +
+	"\bmutating\x18\x01 \x03(\v2\".trigate.admission.v1.InterestRuleR\bmutating\x12B\n" +
+	"\n" +
+	"validating\x18\x02 \x03(\v2\".trigate.admission.v1.InterestRuleR\n" +
+	"validating\x12/\n" +
+	"\x13namespace_lifecycle\x18\x03 \x01(\bR\x12namespaceLifecycle\"\xf5\x02\n" +
+	"\fInterestRule\x12\x16\n" +
+	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\tR\x06source\x12?\n" +
+	"\n" +
+	"operations\x18\x03 \x03(\x0e2\x1f.trigate.admission.v1.OperationR\n" +
+	"operations\x12\x1d\n" +
+	"\n" +
+	"api_groups\x18\x04 \x03(\tR\tapiGroups\x12!\n" +
+	"\fapi_versions\x18\x05 \x03(\tR\vapiVersions\x12\x1c\n" +
+	"\tresources\x18\x06 \x03(\tR\tresources\x121\n" +
+	"\x05scope\x18\a \x01(\x0e2\x1b.trigate.admission.v1.ScopeR\x05scope\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\b \x03(\tR\n" +
+	"namespaces\x12\x1f\n" +
+	"\vuser_groups\x18\t \x03(\tR\n" +
+	"userGroups\x12 \n" +
+	"\vequivalents\x18\n" +
+	" \x01(\bR\vequivalents*\x7f\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_CREATE\x10\x01\x12\x14\n" +
@@ -1592,10 +2077,15 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\x14ENCODING_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11ENCODING_PROTOBUF\x10\x01\x12\x11\n" +
 	"\rENCODING_JSON\x10\x02\x12\x11\n" +
-	"\rENCODING_CBOR\x10\x032\xc9\x01\n" +
+	"\rENCODING_CBOR\x10\x03*G\n" +
+	"\x05Scope\x12\x15\n" +
+	"\x11SCOPE_UNSPECIFIED\x10\x00\x12\x14\n" +
+	"\x10SCOPE_NAMESPACED\x10\x01\x12\x11\n" +
+	"\rSCOPE_CLUSTER\x10\x022\xb5\x02\n" +
 	"\x10AdmissionService\x12U\n" +
 	"\x05Admit\x12\".trigate.admission.v1.AdmitRequest\x1a#.trigate.admission.v1.AdmitResponse\"\x03\x90\x02\x02\x12^\n" +
-	"\bValidate\x12%.trigate.admission.v1.ValidateRequest\x1a&.trigate.admission.v1.ValidateResponse\"\x03\x90\x02\x02BJZHgithub.com/trigate/trigate/proto/gen/go/trigate/admission/v1;admissionv1b\x06proto3"
+	"\bValidate\x12%.trigate.admission.v1.ValidateRequest\x1a&.trigate.admission.v1.ValidateResponse\"\x03\x90\x02\x02\x12j\n" +
+	"\rWatchInterest\x12*.trigate.admission.v1.WatchInterestRequest\x1a+.trigate.admission.v1.WatchInterestResponse0\x01BJZHgithub.com/trigate/trigate/proto/gen/go/trigate/admission/v1;admissionv1b\x06proto3"
 
 var (
 	file_trigate_admission_v1_admission_proto_rawDescOnce sync.Once
@@ -1609,73 +2099,88 @@ func file_trigate_admission_v1_admission_proto_rawDescGZIP() []byte {
 	return file_trigate_admission_v1_admission_proto_rawDescData
 }
 
-var file_trigate_admission_v1_admission_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trigate_admission_v1_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_trigate_admission_v1_admission_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_trigate_admission_v1_admission_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_trigate_admission_v1_admission_proto_goTypes = []any{
-	(Operation)(0),               // 0: trigate.admission.v1.Operation
-	(Encoding)(0),                // 1: trigate.admission.v1.Encoding
-	(*GroupVersionKind)(nil),     // 2: trigate.admission.v1.GroupVersionKind
-	(*GroupVersionResource)(nil), // 3: trigate.admission.v1.GroupVersionResource
-	(*Object)(nil),               // 4: trigate.admission.v1.Object
-	(*TimeFraction)(nil),         // 5: trigate.admission.v1.TimeFraction
-	(*EquivalentResource)(nil),   // 6: trigate.admission.v1.EquivalentResource
-	(*Attributes)(nil),           // 7: trigate.admission.v1.Attributes
-	(*AdmitRequest)(nil),         // 8: trigate.admission.v1.AdmitRequest
-	(*AdmitResponse)(nil),        // 9: trigate.admission.v1.AdmitResponse
-	(*ValidateRequest)(nil),      // 10: trigate.admission.v1.ValidateRequest
-	(*ValidateResponse)(nil),     // 11: trigate.admission.v1.ValidateResponse
-	(*Outcome)(nil),              // 12: trigate.admission.v1.Outcome
-	(*Failure)(nil),              // 13: trigate.admission.v1.Failure
-	(*Status)(nil),               // 14: trigate.admission.v1.Status
-	(*StatusMetadata)(nil),       // 15: trigate.admission.v1.StatusMetadata
-	(*ShardInfo)(nil),            // 16: trigate.admission.v1.ShardInfo
-	(*StatusDetails)(nil),        // 17: trigate.admission.v1.StatusDetails
-	(*StatusCause)(nil),          // 18: trigate.admission.v1.StatusCause
-	(*Warning)(nil),              // 19: trigate.admission.v1.Warning
-	(*AuditAnnotation)(nil),      // 20: trigate.admission.v1.AuditAnnotation
-	(*v1.UserInfo)(nil),          // 21: trigate.authn.v1.UserInfo
-	(*v11.PolicyRevision)(nil),   // 22: trigate.authz.v1.PolicyRevision
-	(*durationpb.Duration)(nil),  // 23: google.protobuf.Duration
+	(Operation)(0),                // 0: trigate.admission.v1.Operation
+	(Encoding)(0),                 // 1: trigate.admission.v1.Encoding
+	(Scope)(0),                    // 2: trigate.admission.v1.Scope
+	(*GroupVersionKind)(nil),      // 3: trigate.admission.v1.GroupVersionKind
+	(*GroupVersionResource)(nil),  // 4: trigate.admission.v1.GroupVersionResource
+	(*Object)(nil),                // 5: trigate.admission.v1.Object
+	(*TimeFraction)(nil),          // 6: trigate.admission.v1.TimeFraction
+	(*EquivalentResource)(nil),    // 7: trigate.admission.v1.EquivalentResource
+	(*Attributes)(nil),            // 8: trigate.admission.v1.Attributes
+	(*AdmitRequest)(nil),          // 9: trigate.admission.v1.AdmitRequest
+	(*AdmitResponse)(nil),         // 10: trigate.admission.v1.AdmitResponse
+	(*ValidateRequest)(nil),       // 11: trigate.admission.v1.ValidateRequest
+	(*ValidateResponse)(nil),      // 12: trigate.admission.v1.ValidateResponse
+	(*Outcome)(nil),               // 13: trigate.admission.v1.Outcome
+	(*Failure)(nil),               // 14: trigate.admission.v1.Failure
+	(*Status)(nil),                // 15: trigate.admission.v1.Status
+	(*StatusMetadata)(nil),        // 16: trigate.admission.v1.StatusMetadata
+	(*ShardInfo)(nil),             // 17: trigate.admission.v1.ShardInfo
+	(*StatusDetails)(nil),         // 18: trigate.admission.v1.StatusDetails
+	(*StatusCause)(nil),           // 19: trigate.admission.v1.StatusCause
+	(*Warning)(nil),               // 20: trigate.admission.v1.Warning
+	(*AuditAnnotation)(nil),       // 21: trigate.admission.v1.AuditAnnotation
+	(*WatchInterestRequest)(nil),  // 22: trigate.admission.v1.WatchInterestRequest
+	(*WatchInterestResponse)(nil), // 23: trigate.admission.v1.WatchInterestResponse
+	(*InterestPositions)(nil),     // 24: trigate.admission.v1.InterestPositions
+	(*Interest)(nil),              // 25: trigate.admission.v1.Interest
+	(*InterestRule)(nil),          // 26: trigate.admission.v1.InterestRule
+	(*v1.UserInfo)(nil),           // 27: trigate.authn.v1.UserInfo
+	(*v11.PolicyRevision)(nil),    // 28: trigate.authz.v1.PolicyRevision
+	(*durationpb.Duration)(nil),   // 29: google.protobuf.Duration
 }
 var file_trigate_admission_v1_admission_proto_depIdxs = []int32{
-	2,  // 0: trigate.admission.v1.Object.kind:type_name -> trigate.admission.v1.GroupVersionKind
+	3,  // 0: trigate.admission.v1.Object.kind:type_name -> trigate.admission.v1.GroupVersionKind
 	1,  // 1: trigate.admission.v1.Object.encoding:type_name -> trigate.admission.v1.Encoding
-	5,  // 2: trigate.admission.v1.Object.time_fractions:type_name -> trigate.admission.v1.TimeFraction
-	3,  // 3: trigate.admission.v1.EquivalentResource.resource:type_name -> trigate.admission.v1.GroupVersionResource
-	2,  // 4: trigate.admission.v1.EquivalentResource.kind:type_name -> trigate.admission.v1.GroupVersionKind
+	6,  // 2: trigate.admission.v1.Object.time_fractions:type_name -> trigate.admission.v1.TimeFraction
+	4,  // 3: trigate.admission.v1.EquivalentResource.resource:type_name -> trigate.admission.v1.GroupVersionResource
+	3,  // 4: trigate.admission.v1.EquivalentResource.kind:type_name -> trigate.admission.v1.GroupVersionKind
 	0,  // 5: trigate.admission.v1.Attributes.operation:type_name -> trigate.admission.v1.Operation
-	2,  // 6: trigate.admission.v1.Attributes.kind:type_name -> trigate.admission.v1.GroupVersionKind
-	3,  // 7: trigate.admission.v1.Attributes.resource:type_name -> trigate.admission.v1.GroupVersionResource
-	21, // 8: trigate.admission.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
-	4,  // 9: trigate.admission.v1.Attributes.object:type_name -> trigate.admission.v1.Object
-	4,  // 10: trigate.admission.v1.Attributes.old_object:type_name -> trigate.admission.v1.Object
-	4,  // 11: trigate.admission.v1.Attributes.options:type_name -> trigate.admission.v1.Object
-	6,  // 12: trigate.admission.v1.Attributes.equivalents:type_name -> trigate.admission.v1.EquivalentResource
-	7,  // 13: trigate.admission.v1.AdmitRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	22, // 14: trigate.admission.v1.AdmitRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	12, // 15: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	4,  // 16: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
-	7,  // 17: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	22, // 18: trigate.admission.v1.ValidateRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	12, // 19: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	13, // 20: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
-	19, // 21: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
-	20, // 22: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
-	23, // 23: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
-	14, // 24: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
-	17, // 25: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
-	15, // 26: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
-	16, // 27: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
-	18, // 28: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
-	8,  // 29: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
-	10, // 30: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
-	9,  // 31: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
-	11, // 32: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
-	31, // [31:33] is the sub-list for method output_type
-	29, // [29:31] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	3,  // 6: trigate.admission.v1.Attributes.kind:type_name -> trigate.admission.v1.GroupVersionKind
+	4,  // 7: trigate.admission.v1.Attributes.resource:type_name -> trigate.admission.v1.GroupVersionResource
+	27, // 8: trigate.admission.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
+	5,  // 9: trigate.admission.v1.Attributes.object:type_name -> trigate.admission.v1.Object
+	5,  // 10: trigate.admission.v1.Attributes.old_object:type_name -> trigate.admission.v1.Object
+	5,  // 11: trigate.admission.v1.Attributes.options:type_name -> trigate.admission.v1.Object
+	7,  // 12: trigate.admission.v1.Attributes.equivalents:type_name -> trigate.admission.v1.EquivalentResource
+	8,  // 13: trigate.admission.v1.AdmitRequest.attributes:type_name -> trigate.admission.v1.Attributes
+	28, // 14: trigate.admission.v1.AdmitRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	13, // 15: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	5,  // 16: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
+	8,  // 17: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
+	28, // 18: trigate.admission.v1.ValidateRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	13, // 19: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	14, // 20: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
+	20, // 21: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
+	21, // 22: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
+	29, // 23: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
+	15, // 24: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
+	18, // 25: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
+	16, // 26: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
+	17, // 27: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
+	19, // 28: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
+	25, // 29: trigate.admission.v1.WatchInterestResponse.interest:type_name -> trigate.admission.v1.Interest
+	24, // 30: trigate.admission.v1.WatchInterestResponse.position:type_name -> trigate.admission.v1.InterestPositions
+	24, // 31: trigate.admission.v1.WatchInterestResponse.changed:type_name -> trigate.admission.v1.InterestPositions
+	26, // 32: trigate.admission.v1.Interest.mutating:type_name -> trigate.admission.v1.InterestRule
+	26, // 33: trigate.admission.v1.Interest.validating:type_name -> trigate.admission.v1.InterestRule
+	0,  // 34: trigate.admission.v1.InterestRule.operations:type_name -> trigate.admission.v1.Operation
+	2,  // 35: trigate.admission.v1.InterestRule.scope:type_name -> trigate.admission.v1.Scope
+	9,  // 36: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
+	11, // 37: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
+	22, // 38: trigate.admission.v1.AdmissionService.WatchInterest:input_type -> trigate.admission.v1.WatchInterestRequest
+	10, // 39: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
+	12, // 40: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
+	23, // 41: trigate.admission.v1.AdmissionService.WatchInterest:output_type -> trigate.admission.v1.WatchInterestResponse
+	39, // [39:42] is the sub-list for method output_type
+	36, // [36:39] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_trigate_admission_v1_admission_proto_init() }
@@ -1689,8 +2194,8 @@ func file_trigate_admission_v1_admission_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trigate_admission_v1_admission_proto_rawDesc), len(file_trigate_admission_v1_admission_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   19,
+			NumEnums:      3,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

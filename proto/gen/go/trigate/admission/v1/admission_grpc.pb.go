@@ -22,8 +22,9 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	AdmissionService_Admit_FullMethodName    = "/trigate.admission.v1.AdmissionService/Admit"
-	AdmissionService_Validate_FullMethodName = "/trigate.admission.v1.AdmissionService/Validate"
+	AdmissionService_Admit_FullMethodName         = "/trigate.admission.v1.AdmissionService/Admit"
+	AdmissionService_Validate_FullMethodName      = "/trigate.admission.v1.AdmissionService/Validate"
+	AdmissionService_WatchInterest_FullMethodName = "/trigate.admission.v1.AdmissionService/WatchInterest"
 )
 
 // AdmissionServiceClient is the client API for AdmissionService service.
@@ -45,6 +46,12 @@ type AdmissionServiceClient interface {
 	// Validate runs the validating plugins. They see the object as it will be
 	// stored and never change it.
 	Validate(ctx context.Context, in *ValidateRequest, opts ...grpc.CallOption) (*ValidateResponse, error)
+	// WatchInterest tells what any enabled plugin, webhook or policy could act on at the
+	// moment, so that a caller can leave out calls that nobody is interested in. The first
+	// message says all of it; one comes at each change, and every second at least. A
+	// caller that has not heard anything for five seconds, hears that the service does not
+	// follow, or knows of a change that is later than `position`, has to make every call.
+	WatchInterest(ctx context.Context, in *WatchInterestRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchInterestResponse], error)
 }
 
 type admissionServiceClient struct {
@@ -75,6 +82,25 @@ func (c *admissionServiceClient) Validate(ctx context.Context, in *ValidateReque
 	return out, nil
 }
 
+func (c *admissionServiceClient) WatchInterest(ctx context.Context, in *WatchInterestRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchInterestResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &AdmissionService_ServiceDesc.Streams[0], AdmissionService_WatchInterest_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WatchInterestRequest, WatchInterestResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdmissionService_WatchInterestClient = grpc.ServerStreamingClient[WatchInterestResponse]
+
 // AdmissionServiceServer is the server API for AdmissionService service.
 // All implementations must embed UnimplementedAdmissionServiceServer
 // for forward compatibility.
@@ -94,6 +120,12 @@ type AdmissionServiceServer interface {
 	// Validate runs the validating plugins. They see the object as it will be
 	// stored and never change it.
 	Validate(context.Context, *ValidateRequest) (*ValidateResponse, error)
+	// WatchInterest tells what any enabled plugin, webhook or policy could act on at the
+	// moment, so that a caller can leave out calls that nobody is interested in. The first
+	// message says all of it; one comes at each change, and every second at least. A
+	// caller that has not heard anything for five seconds, hears that the service does not
+	// follow, or knows of a change that is later than `position`, has to make every call.
+	WatchInterest(*WatchInterestRequest, grpc.ServerStreamingServer[WatchInterestResponse]) error
 	mustEmbedUnimplementedAdmissionServiceServer()
 }
 
@@ -109,6 +141,9 @@ func (UnimplementedAdmissionServiceServer) Admit(context.Context, *AdmitRequest)
 }
 func (UnimplementedAdmissionServiceServer) Validate(context.Context, *ValidateRequest) (*ValidateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Validate not implemented")
+}
+func (UnimplementedAdmissionServiceServer) WatchInterest(*WatchInterestRequest, grpc.ServerStreamingServer[WatchInterestResponse]) error {
+	return status.Error(codes.Unimplemented, "method WatchInterest not implemented")
 }
 func (UnimplementedAdmissionServiceServer) mustEmbedUnimplementedAdmissionServiceServer() {}
 func (UnimplementedAdmissionServiceServer) testEmbeddedByValue()                          {}
@@ -167,6 +202,17 @@ func _AdmissionService_Validate_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _AdmissionService_WatchInterest_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(WatchInterestRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(AdmissionServiceServer).WatchInterest(m, &grpc.GenericServerStream[WatchInterestRequest, WatchInterestResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type AdmissionService_WatchInterestServer = grpc.ServerStreamingServer[WatchInterestResponse]
+
 // AdmissionService_ServiceDesc is the grpc.ServiceDesc for AdmissionService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -183,6 +229,12 @@ var AdmissionService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _AdmissionService_Validate_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "WatchInterest",
+			Handler:       _AdmissionService_WatchInterest_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "trigate/admission/v1/admission.proto",
 }

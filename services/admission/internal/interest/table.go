@@ -1,0 +1,119 @@
+package interest
+
+import (
+	"k8s.io/apiserver/pkg/authentication/user"
+
+	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
+)
+
+// The plugins that act on what objects of the API say, and NamespaceLifecycle, which
+// acts on every write.
+const (
+	namespaceLifecycle = "NamespaceLifecycle"
+	mutatingWebhook    = "MutatingAdmissionWebhook"
+	validatingWebhook  = "ValidatingAdmissionWebhook"
+	mutatingPolicy     = "MutatingAdmissionPolicy"
+	validatingPolicy   = "ValidatingAdmissionPolicy"
+	resourceQuota      = "ResourceQuota"
+)
+
+// row is one rule of a plugin whose code says on what it acts. Its operations are those
+// that the plugin handles.
+type row struct {
+	group      string
+	resources  []string
+	namespaced bool
+	userGroups []string
+}
+
+// wildcard is every group, version or resource.
+const wildcard = "*"
+
+// all are all resources and all subresources.
+var all = []string{"*/*"}
+
+// table has the rules of every plugin that has any, by its name. A plugin that it does
+// not have is interested in everything. Upstream's code is what it is taken from, and a
+// test holds it against that.
+var table = map[string][]row{
+	"AlwaysAdmit":            {},
+	"NamespaceAutoProvision": {{group: wildcard, resources: all, namespaced: true}},
+	// In a field of its own.
+	namespaceLifecycle:                 {},
+	"NamespaceExists":                  {{group: wildcard, resources: all, namespaced: true}},
+	"LimitPodHardAntiAffinityTopology": pods(),
+	"LimitRanger":                      {{resources: []string{"pods", "pods/resize", "persistentvolumeclaims"}}},
+	"ServiceAccount":                   pods("pods/ephemeralcontainers"),
+	// It refuses a node without a name whatever it does.
+	"NodeRestriction":          {{group: wildcard, resources: all, userGroups: []string{user.NodesGroup}}},
+	"TaintNodesByCondition":    {{resources: []string{"nodes"}}},
+	"AlwaysPullImages":         pods(),
+	"ImagePolicyWebhook":       pods("pods/ephemeralcontainers"),
+	"PodSecurity":              podSecurity,
+	"PodNodeSelector":          pods(),
+	"Priority":                 append(pods(), row{group: "scheduling.k8s.io", resources: []string{"podgroups", "compositepodgroups", "priorityclasses"}}),
+	"DefaultTolerationSeconds": pods(),
+	"PodTolerationRestriction": pods(),
+	"EventRateLimit": {
+		{resources: []string{"events"}},
+		{group: "events.k8s.io", resources: []string{"events"}},
+	},
+	"ExtendedResourceToleration": pods(),
+	"DefaultStorageClass":        {{resources: []string{"persistentvolumeclaims"}}},
+	"StorageObjectInUseProtection": {
+		{resources: []string{"persistentvolumes", "persistentvolumeclaims"}},
+		{group: "storage.k8s.io", resources: []string{"volumeattributesclasses"}},
+	},
+	"PodGroupProtection":                   {{group: "scheduling.k8s.io", resources: []string{"podgroups"}}},
+	"OwnerReferencesPermissionEnforcement": {{group: wildcard, resources: all}},
+	"PersistentVolumeClaimResize":          {{resources: []string{"persistentvolumeclaims"}}},
+	"RuntimeClass":                         pods(),
+	"CertificateApproval":                  {{group: "certificates.k8s.io", resources: []string{"certificatesigningrequests/approval"}}},
+	"CertificateSigning":                   {{group: "certificates.k8s.io", resources: []string{"certificatesigningrequests/status"}}},
+	"ClusterTrustBundleAttest":             {{group: "certificates.k8s.io", resources: []string{"clustertrustbundles/*"}}},
+	"CertificateSubjectRestriction":        {{group: "certificates.k8s.io", resources: []string{"certificatesigningrequests"}}},
+	"DefaultIngressClass":                  {{group: "networking.k8s.io", resources: []string{"ingresses"}}},
+	"DenyServiceExternalIPs":               {{resources: []string{"services"}}},
+	"PodTopologyLabels":                    pods("pods/binding"),
+	"NodeDeclaredFeatureValidator":         append(pods("pods/resize"), row{group: "resource.k8s.io", resources: []string{"resourceslices/*"}}),
+	"PodResizeValidator":                   {{resources: []string{"pods/resize"}}},
+	mutatingPolicy:                         {},
+	mutatingWebhook:                        {},
+	validatingPolicy:                       {},
+	validatingWebhook:                      {},
+	resourceQuota:                          {},
+	"AlwaysDeny":                           {{group: wildcard, resources: all}},
+}
+
+// podSecurity are namespaces, whose labels it checks, and what has a Pod in it.
+var podSecurity = []row{
+	{resources: []string{"namespaces", "pods", "pods/ephemeralcontainers", "pods/resize", "podtemplates", "replicationcontrollers"}},
+	{group: "apps", resources: []string{"daemonsets", "deployments", "replicasets", "statefulsets"}},
+	{group: "batch", resources: []string{"cronjobs", "jobs"}},
+}
+
+// pods are Pods themselves and these subresources.
+func pods(subresources ...string) []row {
+	return []row{{resources: append([]string{"pods"}, subresources...)}}
+}
+
+// rule returns a row as a rule of a plugin.
+func (r row) rule(plugin string, operations []admissionv1.Operation) *admissionv1.InterestRule {
+	rule := &admissionv1.InterestRule{
+		Plugin: plugin, Operations: operations,
+		ApiGroups: []string{r.group}, ApiVersions: []string{wildcard}, Resources: r.resources,
+		UserGroups: r.userGroups,
+	}
+	if r.namespaced {
+		rule.Scope = admissionv1.Scope_SCOPE_NAMESPACED
+	}
+	return rule
+}
+
+// everything is the rule of a plugin that may act on anything, for a reason.
+func everything(plugin, why string) *admissionv1.InterestRule {
+	return &admissionv1.InterestRule{
+		Plugin: plugin, Source: why,
+		ApiGroups: []string{wildcard}, ApiVersions: []string{wildcard}, Resources: all,
+	}
+}
