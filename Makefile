@@ -87,7 +87,7 @@ test-packages: build test-binaries ## Run the tests of PACKAGES, aloud and one a
 	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout $(TEST_TIMEOUT) -p 1 $(PACKAGES)
 
 # Where goroutines share what decides: caches, streams and what feeds them.
-RACE_PACKAGES := ./gateway/decisions ./gateway/identities ./services/authz/internal/policy ./services/authz/server \
+RACE_PACKAGES := ./gateway/decisions ./gateway/identities ./gateway/interest ./services/authz/internal/policy ./services/authz/server \
 	./services/authn/internal/revocations ./services/authn/server
 
 test-race: ## Run the tests of what is shared with the race detector, which needs a C compiler.

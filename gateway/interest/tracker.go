@@ -32,8 +32,8 @@ import (
 
 const (
 	// silence is how long the stream may be silent before nothing is left out on its
-	// word. The service says something every second.
-	silence = 5 * time.Second
+	// word. The service says something every half second.
+	silence = 2 * time.Second
 	// settle is how long a write of which etcd's answer is not known may still take
 	// effect. etcd gives up on a request after 7 s.
 	settle = 10 * time.Second

@@ -55,7 +55,7 @@ type InterestRule struct {
 }
 
 // WatchInterest hands what is of interest to handle, in order: all of it first, then at
-// each change, and every second at least. It returns, with a reason, when the stream or
+// each change, and every half second at least. It returns, with a reason, when the stream or
 // ctx ends.
 func (c *Client) WatchInterest(ctx context.Context, handle func(InterestUpdate)) error {
 	ctx, cancel := context.WithCancel(ctx)

@@ -12,9 +12,9 @@ import (
 	"github.com/trigate/trigate/services/internal/rpcerr"
 )
 
-// interestInterval is how often a watch hears at least that it goes on. The proto
-// promises a second, and clients give up after five.
-const interestInterval = time.Second
+// interestInterval is how often a watch hears at least that it goes on. Clients give up
+// after four of them.
+const interestInterval = 500 * time.Millisecond
 
 // WatchInterest tells what plugins could act on until the caller goes.
 func (s *Server) WatchInterest(_ *admissionv1.WatchInterestRequest, stream grpc.ServerStreamingServer[admissionv1.WatchInterestResponse]) error {

@@ -48,8 +48,8 @@ type AdmissionServiceClient interface {
 	Validate(ctx context.Context, in *ValidateRequest, opts ...grpc.CallOption) (*ValidateResponse, error)
 	// WatchInterest tells what any enabled plugin, webhook or policy could act on at the
 	// moment, so that a caller can leave out calls that nobody is interested in. The first
-	// message says all of it; one comes at each change, and every second at least. A
-	// caller that has not heard anything for five seconds, hears that the service does not
+	// message says all of it; one comes at each change, and every half second at least. A
+	// caller that has not heard anything for two seconds, hears that the service does not
 	// follow, or knows of a change that is later than `position`, has to make every call.
 	WatchInterest(ctx context.Context, in *WatchInterestRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchInterestResponse], error)
 }
@@ -122,8 +122,8 @@ type AdmissionServiceServer interface {
 	Validate(context.Context, *ValidateRequest) (*ValidateResponse, error)
 	// WatchInterest tells what any enabled plugin, webhook or policy could act on at the
 	// moment, so that a caller can leave out calls that nobody is interested in. The first
-	// message says all of it; one comes at each change, and every second at least. A
-	// caller that has not heard anything for five seconds, hears that the service does not
+	// message says all of it; one comes at each change, and every half second at least. A
+	// caller that has not heard anything for two seconds, hears that the service does not
 	// follow, or knows of a change that is later than `position`, has to make every call.
 	WatchInterest(*WatchInterestRequest, grpc.ServerStreamingServer[WatchInterestResponse]) error
 	mustEmbedUnimplementedAdmissionServiceServer()
