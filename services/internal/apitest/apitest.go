@@ -18,13 +18,15 @@ import (
 	"testing"
 	"time"
 
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes/scheme"
+	kubernetesscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
@@ -57,6 +59,14 @@ type event struct {
 	what     watch.EventType
 	object   object
 }
+
+// scheme has the kinds that the services read.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	utilruntime.Must(kubernetesscheme.AddToScheme(s))
+	utilruntime.Must(apiextensionsv1.AddToScheme(s))
+	return s
+}()
 
 // New returns a server with these objects, which runs until the test ends.
 func New(t testing.TB, objects ...runtime.Object) *Server {
@@ -161,7 +171,7 @@ func (s *Server) Forget() {
 // identify returns an object's resource, and a copy of it with its type.
 func identify(t testing.TB, obj runtime.Object) (schema.GroupVersionResource, object) {
 	t.Helper()
-	kinds, _, err := scheme.Scheme.ObjectKinds(obj)
+	kinds, _, err := scheme.ObjectKinds(obj)
 	if err != nil {
 		t.Fatalf("the kind of %T: %v", obj, err)
 	}
@@ -270,7 +280,7 @@ func (s *Server) snapshot(resource schema.GroupVersionResource) ([]object, int) 
 
 // kindOf returns the kind of a resource: the one that resource guesses back to.
 func kindOf(resource schema.GroupVersionResource) string {
-	for kind := range scheme.Scheme.KnownTypes(resource.GroupVersion()) {
+	for kind := range scheme.KnownTypes(resource.GroupVersion()) {
 		if guess, _ := meta.UnsafeGuessKindToResource(resource.GroupVersion().WithKind(kind)); guess == resource {
 			return kind
 		}

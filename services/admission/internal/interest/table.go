@@ -1,6 +1,8 @@
 package interest
 
 import (
+	"slices"
+
 	"k8s.io/apiserver/pkg/authentication/user"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
@@ -24,6 +26,8 @@ type row struct {
 	resources  []string
 	namespaced bool
 	userGroups []string
+	// never is an operation on which the plugin does not act, though it handles it.
+	never admissionv1.Operation
 }
 
 // wildcard is every group, version or resource.
@@ -45,13 +49,16 @@ var table = map[string][]row{
 	"LimitRanger":                      {{resources: []string{"pods", "pods/resize", "persistentvolumeclaims"}}},
 	"ServiceAccount":                   pods("pods/ephemeralcontainers"),
 	// It refuses a node without a name whatever it does.
-	"NodeRestriction":          {{group: wildcard, resources: all, userGroups: []string{user.NodesGroup}}},
-	"TaintNodesByCondition":    {{resources: []string{"nodes"}}},
-	"AlwaysPullImages":         pods(),
-	"ImagePolicyWebhook":       pods("pods/ephemeralcontainers"),
-	"PodSecurity":              podSecurity,
-	"PodNodeSelector":          pods(),
-	"Priority":                 append(pods(), row{group: "scheduling.k8s.io", resources: []string{"podgroups", "compositepodgroups", "priorityclasses"}}),
+	"NodeRestriction":       {{group: wildcard, resources: all, userGroups: []string{user.NodesGroup}}},
+	"TaintNodesByCondition": {{resources: []string{"nodes"}}},
+	"AlwaysPullImages":      pods(),
+	"ImagePolicyWebhook":    pods("pods/ephemeralcontainers"),
+	"PodSecurity":           podSecurity,
+	"PodNodeSelector":       pods(),
+	"Priority": {
+		{resources: []string{"pods"}, never: admissionv1.Operation_OPERATION_DELETE},
+		{group: "scheduling.k8s.io", resources: []string{"podgroups", "compositepodgroups", "priorityclasses"}, never: admissionv1.Operation_OPERATION_DELETE},
+	},
 	"DefaultTolerationSeconds": pods(),
 	"PodTolerationRestriction": pods(),
 	"EventRateLimit": {
@@ -100,7 +107,7 @@ func pods(subresources ...string) []row {
 // rule returns a row as a rule of a plugin.
 func (r row) rule(plugin string, operations []admissionv1.Operation) *admissionv1.InterestRule {
 	rule := &admissionv1.InterestRule{
-		Plugin: plugin, Operations: operations,
+		Plugin: plugin, Operations: slices.DeleteFunc(slices.Clone(operations), func(o admissionv1.Operation) bool { return o == r.never }),
 		ApiGroups: []string{r.group}, ApiVersions: []string{wildcard}, Resources: r.resources,
 		UserGroups: r.userGroups,
 	}
