@@ -89,6 +89,26 @@ func local_request_AdmissionService_Validate_0(ctx context.Context, marshaler ru
 	return msg, metadata, err
 }
 
+func request_AdmissionService_WatchInterest_0(ctx context.Context, marshaler runtime.Marshaler, client AdmissionServiceClient, req *http.Request, pathParams map[string]string) (AdmissionService_WatchInterestClient, runtime.ServerMetadata, error) {
+	var (
+		protoReq WatchInterestRequest
+		metadata runtime.ServerMetadata
+	)
+	if req.Body != nil {
+		_, _ = io.Copy(io.Discard, req.Body)
+	}
+	stream, err := client.WatchInterest(ctx, &protoReq)
+	if err != nil {
+		return nil, metadata, err
+	}
+	header, err := stream.Header()
+	if err != nil {
+		return nil, metadata, err
+	}
+	metadata.HeaderMD = header
+	return stream, metadata, nil
+}
+
 // RegisterAdmissionServiceHandlerServer registers the http handlers for service AdmissionService to "mux".
 // UnaryRPC     :call AdmissionServiceServer directly.
 // StreamingRPC :currently unsupported pending https://github.com/grpc/grpc-go/issues/906.
@@ -134,6 +154,13 @@ func RegisterAdmissionServiceHandlerServer(ctx context.Context, mux *runtime.Ser
 			return
 		}
 		forward_AdmissionService_Validate_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
+	})
+
+	mux.Handle(http.MethodGet, pattern_AdmissionService_WatchInterest_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		err := status.Error(codes.Unimplemented, "streaming calls are not yet supported in the in-process transport")
+		_, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+		return
 	})
 
 	return nil
@@ -209,15 +236,34 @@ func RegisterAdmissionServiceHandlerClient(ctx context.Context, mux *runtime.Ser
 		}
 		forward_AdmissionService_Validate_0(annotatedContext, mux, outboundMarshaler, w, req, resp, mux.GetForwardResponseOptions()...)
 	})
+	mux.Handle(http.MethodGet, pattern_AdmissionService_WatchInterest_0, func(w http.ResponseWriter, req *http.Request, pathParams map[string]string) {
+		ctx, cancel := context.WithCancel(req.Context())
+		defer cancel()
+		inboundMarshaler, outboundMarshaler := runtime.MarshalerForRequest(mux, req)
+		annotatedContext, err := runtime.AnnotateContext(ctx, mux, req, "/trigate.admission.v1.AdmissionService/WatchInterest", runtime.WithHTTPPathPattern("/gates/admission/v1/watch-interest"))
+		if err != nil {
+			runtime.HTTPError(ctx, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		resp, md, err := request_AdmissionService_WatchInterest_0(annotatedContext, inboundMarshaler, client, req, pathParams)
+		annotatedContext = runtime.NewServerMetadataContext(annotatedContext, md)
+		if err != nil {
+			runtime.HTTPError(annotatedContext, mux, outboundMarshaler, w, req, err)
+			return
+		}
+		forward_AdmissionService_WatchInterest_0(annotatedContext, mux, outboundMarshaler, w, req, func() (proto.Message, error) { return resp.Recv() }, mux.GetForwardResponseOptions()...)
+	})
 	return nil
 }
 
 var (
-	pattern_AdmissionService_Admit_0    = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2, 2, 3}, []string{"gates", "admission", "v1", "admit"}, ""))
-	pattern_AdmissionService_Validate_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2, 2, 3}, []string{"gates", "admission", "v1", "validate"}, ""))
+	pattern_AdmissionService_Admit_0         = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2, 2, 3}, []string{"gates", "admission", "v1", "admit"}, ""))
+	pattern_AdmissionService_Validate_0      = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2, 2, 3}, []string{"gates", "admission", "v1", "validate"}, ""))
+	pattern_AdmissionService_WatchInterest_0 = runtime.MustPattern(runtime.NewPattern(1, []int{2, 0, 2, 1, 2, 2, 2, 3}, []string{"gates", "admission", "v1", "watch-interest"}, ""))
 )
 
 var (
-	forward_AdmissionService_Admit_0    = runtime.ForwardResponseMessage
-	forward_AdmissionService_Validate_0 = runtime.ForwardResponseMessage
+	forward_AdmissionService_Admit_0         = runtime.ForwardResponseMessage
+	forward_AdmissionService_Validate_0      = runtime.ForwardResponseMessage
+	forward_AdmissionService_WatchInterest_0 = runtime.ForwardResponseStream
 )
