@@ -172,11 +172,7 @@ func (o *admitOptions) admission(ctx context.Context) (*admission, error) {
 	if err != nil {
 		return nil, err
 	}
-	discovery, err := o.getter.ToDiscoveryClient()
-	if err != nil {
-		return nil, err
-	}
-	return &admission{gates: gates, user: who, discovery: discovery}, nil
+	return &admission{gates: gates, user: who}, nil
 }
 
 // operations are the gate's by those of the flag.

@@ -2,7 +2,7 @@ package app
 
 import (
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"strings"
 
@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/cli-runtime/pkg/resource"
-	"k8s.io/client-go/discovery"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
@@ -22,9 +21,8 @@ const fieldManager = "kubectl-gates"
 
 // admission asks what admission would do to objects.
 type admission struct {
-	gates     *gates
-	user      *authnv1.UserInfo
-	discovery discovery.DiscoveryInterface
+	gates *gates
+	user  *authnv1.UserInfo
 }
 
 // ask asks about one object.
@@ -54,16 +52,15 @@ func (a *admission) ask(ctx context.Context, info *resource.Info, operation stri
 		return nil, err
 	}
 	item := newAdmissionItem(info, operation, given)
-	admitted := &admissionv1.AdmitResponse{}
-	if err := a.gates.post(ctx, pathAdmit, &admissionv1.AdmitRequest{Attributes: attributes}, admitted); err != nil {
+	outcome, changed, err := a.admit(ctx, attributes)
+	if err != nil {
 		return nil, err
 	}
-	item.add(phaseMutating, admitted.GetOutcome())
-	if changed := admitted.GetObject(); changed != nil {
-		if item.Object, err = decode(changed); err != nil {
+	item.add(phaseMutating, outcome)
+	if item.Object = changed; changed != nil {
+		if attributes.Object, err = encode(changed); err != nil {
 			return nil, err
 		}
-		attributes.Object = changed
 	}
 	if !item.Allowed {
 		return item, nil
@@ -76,8 +73,29 @@ func (a *admission) ask(ctx context.Context, info *resource.Info, operation stri
 	return item, nil
 }
 
+// admit asks for mutating admission. The object is nil if it is left alone; in REST it
+// stands in the answer as it is, and not as its message.
+func (a *admission) admit(ctx context.Context, attributes *admissionv1.Attributes) (*admissionv1.Outcome, *unstructured.Unstructured, error) {
+	content, err := a.gates.postRaw(ctx, pathAdmit, &admissionv1.AdmitRequest{Attributes: attributes})
+	if err != nil {
+		return nil, nil, err
+	}
+	var answer struct {
+		Outcome json.RawMessage            `json:"outcome"`
+		Object  *unstructured.Unstructured `json:"object"`
+	}
+	if err := json.Unmarshal(content, &answer); err != nil {
+		return nil, nil, fmt.Errorf("reading the answer of %s: %w", pathAdmit, err)
+	}
+	outcome := &admissionv1.Outcome{}
+	if err := read(pathAdmit, answer.Outcome, outcome); err != nil {
+		return nil, nil, err
+	}
+	return outcome, answer.Object, nil
+}
+
 // attributes describe the request that is asked about, as the gateway would for one
-// with dryRun=All.
+// with dryRun=All. It knows itself which other resources hold the same objects.
 func (a *admission) attributes(info *resource.Info, operation string, object, old *unstructured.Unstructured) (*admissionv1.Attributes, error) {
 	gvk, gvr := info.Mapping.GroupVersionKind, info.Mapping.Resource
 	attributes := &admissionv1.Attributes{
@@ -94,9 +112,6 @@ func (a *admission) attributes(info *resource.Info, operation string, object, ol
 		attributes.Namespace = info.Name
 	}
 	var err error
-	if attributes.Equivalents, err = a.equivalents(gvr); err != nil {
-		return nil, err
-	}
 	if attributes.Options, err = optionsOf(operation); err != nil {
 		return nil, err
 	}
@@ -111,37 +126,6 @@ func (a *admission) attributes(info *resource.Info, operation string, object, ol
 		}
 	}
 	return attributes, nil
-}
-
-// equivalents are the versions of a resource, which hold the same objects.
-func (a *admission) equivalents(gvr schema.GroupVersionResource) ([]*admissionv1.EquivalentResource, error) {
-	groups, err := a.discovery.ServerGroups()
-	if err != nil {
-		return nil, err
-	}
-	var equivalents []*admissionv1.EquivalentResource
-	for _, group := range groups.Groups {
-		if group.Name != gvr.Group {
-			continue
-		}
-		for _, version := range group.Versions {
-			list, err := a.discovery.ServerResourcesForGroupVersion(version.GroupVersion)
-			if err != nil {
-				return nil, err
-			}
-			for _, served := range list.APIResources {
-				if served.Name != gvr.Resource {
-					continue
-				}
-				group := schema.GroupVersion{Group: gvr.Group, Version: version.Version}
-				equivalents = append(equivalents, &admissionv1.EquivalentResource{
-					Resource: resourceOf(group.WithResource(gvr.Resource)),
-					Kind:     kindOf(group.WithKind(served.Kind)),
-				})
-			}
-		}
-	}
-	return equivalents, nil
 }
 
 // optionsOf are the options of the request.
@@ -164,19 +148,6 @@ func encode(object *unstructured.Unstructured) (*admissionv1.Object, error) {
 	return &admissionv1.Object{
 		Kind: kindOf(object.GroupVersionKind()), Encoding: admissionv1.Encoding_ENCODING_JSON, Data: content,
 	}, nil
-}
-
-// decode makes an object of a message. The gate answers in the encoding that it was
-// asked in.
-func decode(message *admissionv1.Object) (*unstructured.Unstructured, error) {
-	if message.GetEncoding() != admissionv1.Encoding_ENCODING_JSON {
-		return nil, errors.New("the gate's object is not in JSON")
-	}
-	object := &unstructured.Unstructured{}
-	if err := object.UnmarshalJSON(message.GetData()); err != nil {
-		return nil, fmt.Errorf("reading the gate's object: %w", err)
-	}
-	return object, nil
 }
 
 func kindOf(gvk schema.GroupVersionKind) *admissionv1.GroupVersionKind {

@@ -119,6 +119,10 @@ func (s *server) serve(w http.ResponseWriter, r *http.Request) {
 			respond(w, int(status.Status().Code), status.Status())
 			return
 		}
+		if own, ok := message.(json.Marshaler); ok {
+			respond(w, http.StatusOK, own)
+			return
+		}
 		content, err := protojson.Marshal(message)
 		if err != nil {
 			respond(w, http.StatusInternalServerError, apierrors.NewInternalError(err).Status())
@@ -146,12 +150,11 @@ func served() map[string]any {
 	}
 	verbs := metav1.Verbs{"create", "delete", "get", "list", "update"}
 	version := metav1.GroupVersionForDiscovery{GroupVersion: "apps/v1", Version: "v1"}
-	older := metav1.GroupVersionForDiscovery{GroupVersion: "apps/v1beta1", Version: "v1beta1"}
 	deployments := metav1.APIResource{Name: "deployments", SingularName: "deployment", Namespaced: true, Kind: "Deployment", ShortNames: []string{"deploy"}, Verbs: verbs}
 	return map[string]any{
 		"/api": metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}},
 		"/apis": metav1.APIGroupList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "APIGroupList"}, Groups: []metav1.APIGroup{
-			{Name: "apps", Versions: []metav1.GroupVersionForDiscovery{version, older}, PreferredVersion: version},
+			{Name: "apps", Versions: []metav1.GroupVersionForDiscovery{version}, PreferredVersion: version},
 		}},
 		"/api/v1": list("v1",
 			metav1.APIResource{Name: "pods", SingularName: "pod", Namespaced: true, Kind: "Pod", ShortNames: []string{"po"}, Verbs: verbs},
@@ -160,8 +163,7 @@ func served() map[string]any {
 			metav1.APIResource{Name: "namespaces", SingularName: "namespace", Kind: "Namespace", ShortNames: []string{"ns"}, Verbs: verbs},
 			metav1.APIResource{Name: "nodes", SingularName: "node", Kind: "Node", ShortNames: []string{"no"}, Verbs: verbs},
 		),
-		"/apis/apps/v1":      list("apps/v1", deployments, metav1.APIResource{Name: "deployments/scale", Namespaced: true, Kind: "Scale", Group: "autoscaling", Version: "v1", Verbs: verbs}),
-		"/apis/apps/v1beta1": list("apps/v1beta1", deployments),
+		"/apis/apps/v1": list("apps/v1", deployments, metav1.APIResource{Name: "deployments/scale", Namespaced: true, Kind: "Scale", Group: "autoscaling", Version: "v1", Verbs: verbs}),
 	}
 }
 

@@ -60,39 +60,50 @@ func newGates(getter genericclioptions.RESTClientGetter) (*gates, error) {
 	return &gates{client: client, timeout: timeout}, nil
 }
 
-// post asks one question. Its errors are gateErrors.
+// post asks one question, and reads the answer into a message.
 func (g *gates) post(ctx context.Context, address string, question, answer proto.Message) error {
-	body, err := protojson.Marshal(question)
+	content, err := g.postRaw(ctx, address, question)
 	if err != nil {
 		return err
+	}
+	return read(address, content, answer)
+}
+
+// postRaw asks one question, and returns the answer in JSON. What the server says of a
+// failure is an error with a hint.
+func (g *gates) postRaw(ctx context.Context, address string, question proto.Message) ([]byte, error) {
+	body, err := protojson.Marshal(question)
+	if err != nil {
+		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	result := g.client.Post().AbsPath(address).Body(body).Do(ctx)
-	// Raw would leave out what the server says of an error.
-	if err := result.Error(); err != nil {
-		return newGateError("post", address, err)
-	}
-	content, err := result.Raw()
-	if err != nil {
-		return err
-	}
-	// A gateway may be newer than this program.
+	return rawOf(g.client.Post().AbsPath(address).Body(body).Do(ctx), "post", address)
+}
+
+// read reads a message out of an answer. A gateway may be newer than this program, and
+// say more.
+func read(address string, content []byte, answer proto.Message) error {
 	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(content, answer); err != nil {
 		return fmt.Errorf("reading the answer of %s: %w", address, err)
 	}
 	return nil
 }
 
+// rawOf is the body of an answer. Raw alone would leave out what the server says of an
+// error.
+func rawOf(result rest.Result, verb, address string) ([]byte, error) {
+	if err := result.Error(); err != nil {
+		return nil, newGateError(verb, address, err)
+	}
+	return result.Raw()
+}
+
 // get reads what is at a path.
 func (g *gates) get(ctx context.Context, address string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, g.timeout)
 	defer cancel()
-	result := g.client.Get().AbsPath(address).Do(ctx)
-	if err := result.Error(); err != nil {
-		return nil, newGateError("get", address, err)
-	}
-	return result.Raw()
+	return rawOf(g.client.Get().AbsPath(address).Do(ctx), "get", address)
 }
 
 // gateError is the failure of a call, with what a user may want to know beyond what

@@ -53,8 +53,8 @@ func TestQuestions(t *testing.T) {
 			want: &authzv1.Attributes{User: me, Verb: "update", ResourceRequest: true, ApiGroup: "apps", ApiVersion: "v1", Resource: "deployments", Subresource: "scale"},
 		},
 		"a version": {
-			args: []string{"list", "deployments.v1beta1.apps"},
-			want: &authzv1.Attributes{User: me, Verb: "list", ResourceRequest: true, Namespace: "tour", ApiGroup: "apps", ApiVersion: "v1beta1", Resource: "deployments"},
+			args: []string{"list", "deployments.v1.apps"},
+			want: &authzv1.Attributes{User: me, Verb: "list", ResourceRequest: true, Namespace: "tour", ApiGroup: "apps", ApiVersion: "v1", Resource: "deployments"},
 		},
 		"what is in no namespace": {
 			args: []string{"list", "nodes"},
