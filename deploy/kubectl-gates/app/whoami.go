@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/cli-runtime/pkg/genericclioptions"
 	"k8s.io/cli-runtime/pkg/genericiooptions"
 	"k8s.io/cli-runtime/pkg/printers"
@@ -26,8 +28,8 @@ var (
 	credentials of the kubeconfig, whose user has to have the right to ask. Other users of the machine can
 	see what is on a command line; --token - and --token-file - read the token from the standard input.
 
-	-o json and -o yaml print the answer of the gate, an AuthenticateTokenResponse of the package
-	trigate.authn.v1, as its REST does.
+	The groups are those that the API server sees: system:authenticated is among them, which the gate does
+	not give. -o json and -o yaml print an AuthenticateTokenResponse of the package trigate.authn.v1.
 
 	Exit codes: 0 if the token is good, 1 if it is not, 2 if that cannot be told.`)
 
@@ -118,6 +120,10 @@ func (o *whoAmIOptions) ask(ctx context.Context) (*authnv1.AuthenticateTokenResp
 	if err := gates.post(ctx, pathToken, question, answer); err != nil {
 		return nil, err
 	}
+	// The API server puts everybody in it whom a gate knows.
+	if who := answer.GetUser(); answer.GetAuthenticated() && who != nil && !slices.Contains(who.GetGroups(), user.AllAuthenticated) {
+		who.Groups = append(who.GetGroups(), user.AllAuthenticated)
+	}
 	return answer, nil
 }
 
@@ -186,9 +192,6 @@ func (o *whoAmIOptions) print(answer *authnv1.AuthenticateTokenResponse) error {
 	}
 	if len(answer.GetAudiences()) > 0 {
 		row("Audiences", answer.GetAudiences()...)
-	}
-	if keep := answer.GetKeepUntil(); keep != nil {
-		row("Good until", keep.AsTime().Format("2006-01-02T15:04:05Z07:00"))
 	}
 	if t.err != nil {
 		return t.err

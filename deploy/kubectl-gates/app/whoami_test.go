@@ -5,11 +5,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/timestamppb"
 
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 )
@@ -26,7 +24,7 @@ func TestWhoAmI(t *testing.T) {
 				User: &authnv1.UserInfo{
 					Name: "ann", Uid: "7", Groups: []string{"dev", "ops"}, Extra: []*authnv1.ExtraEntry{{Key: "example.com/k", Values: []string{"a\tb", "c"}}},
 				},
-				Audiences: []string{"vault"}, Warnings: []string{"it is old"}, KeepUntil: timestamppb.New(time.Unix(0, 0)),
+				Audiences: []string{"vault"}, Warnings: []string{"it is old"},
 			}, nil
 		case "expired":
 			return &authnv1.AuthenticateTokenResponse{Error: "token has expired"}, nil
@@ -43,10 +41,9 @@ func TestWhoAmI(t *testing.T) {
 ATTRIBUTE              VALUE
 Username               ann
 UID                    7
-Groups                 dev, ops
+Groups                 dev, ops, system:authenticated
 Extra: example.com/k   a\tb, c
 Audiences              vault
-Good until             1970-01-01T00:00:00Z
 `
 		seen = "Warning: other users of this machine can see a token on a command line; --token - reads it from the standard input\n"
 	)
