@@ -26,10 +26,12 @@ var (
 	why, with what warnings, and how it would change them. Nothing is written: the gate is asked as for a
 	dry run, first for mutating admission and then for validating admission of what comes out.
 
-	Only admission is asked. Whether the user may write the object is for kubectl gates explain, and
-	whether the API server finds it valid for kubectl apply --dry-run=server. A change is shown as a diff
-	between what was given and what admission returns, which has the API's defaults too. The diff program is
-	that of kubectl diff: diff -u -N, or what KUBECTL_EXTERNAL_DIFF names. Values of Secrets are masked.
+	Only admission is asked, about the object as it is given. Whether the user may write it is for kubectl
+	gates explain, and whether the API server finds it valid for kubectl apply --dry-run=server. Fields
+	that the API server would give a default are unset for those plugins and policies that read them.
+
+	A change is shown as a diff between what was given and what admission returns, by the diff program of
+	kubectl diff: diff -u -N, or what KUBECTL_EXTERNAL_DIFF names. Values of Secrets are masked.
 
 	An update is one as kubectl replace makes it, with the object as it is in the cluster for the old one.
 
