@@ -94,8 +94,8 @@ func (o *whoCanOptions) run(command *cobra.Command, args []string) error {
 		whole.NotListedBy, whole.Errors, whole.Revision = page.GetNotListedBy(), page.GetErrors(), page.GetRevision()
 		whole.PercentEncoded = whole.GetPercentEncoded() || page.GetPercentEncoded()
 		if progress && page.GetNextPageToken() != "" {
-			// On a line of its own, which the next one replaces.
-			fmt.Fprintf(o.ErrOut, "\r%d so far ...\r", len(whole.GetGrants()))
+			// On a line of its own, which the next one replaces. The answer is what counts.
+			_, _ = fmt.Fprintf(o.ErrOut, "\r%d so far ...\r", len(whole.GetGrants()))
 		}
 		return printGrants(page.GetGrants())
 	})

@@ -138,7 +138,8 @@ func (s *shell) startServer(t, owner *testing.T, text string) {
 			return
 		}
 		select {
-		case <-ended:
+		case err := <-ended:
+			owner.Logf("%s ended: %v", text, err)
 		case <-time.After(framework.Timeout):
 			owner.Errorf("%s did not end within %v", text, framework.Timeout)
 			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
