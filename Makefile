@@ -17,7 +17,8 @@ VERSION_FLAGS = $(foreach pkg,k8s.io/component-base/version k8s.io/client-go/pkg
 	-X $(pkg).gitMinor=$(word 2,$(subst ., ,$(K8S_VERSION:v%=%))) \
 	-X $(pkg).gitCommit=$(GIT_COMMIT) \
 	-X $(pkg).gitTreeState=clean \
-	-X $(pkg).buildDate=$(BUILD_DATE))
+	-X $(pkg).buildDate=$(BUILD_DATE)) \
+	-X "k8s.io/component-base/version/verflag.programName=Trigate $(TRIGATE_VERSION), commit $(GIT_COMMIT) of $(BUILD_DATE), Kubernetes"
 GO_BUILD := go build -ldflags '-s -w $(VERSION_FLAGS)'
 
 # Each binary of `make build` and its package.
@@ -30,6 +31,11 @@ PKG_trigate-local := ./deploy/local
 PKG_trigate-pki := ./deploy/trigate-pki
 PKG_kubectl-gates := ./deploy/kubectl-gates
 PKG_kube-controller-manager := k8s.io/kubernetes/cmd/kube-controller-manager
+# Programs that only images have, beside those of ours. The tools of etcd are not of the
+# main module.
+IMAGES := trigate-gateway trigate-authn trigate-authz trigate-admission kube-controller-manager etcd
+PKG_etcd := go.etcd.io/etcd/server/v3
+ETCD_TOOLS := etcdctl etcdutl
 # Programs of the same module that only tests and newcomers need.
 TEST_BINARIES := kubectl kube-apiserver sample-apiserver
 PKG_kubectl := k8s.io/kubernetes/cmd/kubectl
@@ -49,8 +55,9 @@ TEST_TIMEOUT ?= 40m
 FUZZ_TIME ?= 60s
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-packages test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl generate verify fix clean \
-	$(addprefix build-,$(BINARIES) $(TEST_BINARIES)) \
+.PHONY: help build run test test-unit test-e2e test-packages test-node test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl \
+	images image-binaries $(ETCD_TOOLS) generate verify fix clean \
+	$(addprefix build-,$(BINARIES) $(TEST_BINARIES) etcd) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
 
 help: ## Show the targets.
@@ -58,7 +65,7 @@ help: ## Show the targets.
 
 build: $(addprefix build-,$(BINARIES)) ## Build the programs into bin/.
 
-$(addprefix build-,$(BINARIES) $(TEST_BINARIES)): build-%:
+$(addprefix build-,$(BINARIES) $(TEST_BINARIES) etcd): build-%:
 	@echo "building $(BIN)/$*"
 	@$(GO_BUILD) -o $(BIN)/$* $(PKG_$*)
 
@@ -73,6 +80,15 @@ grpcurl: ## Build grpcurl into bin/.
 	@echo "building $(BIN)/grpcurl"
 	@go build -modfile=.ci/tools/go.mod -ldflags '-s -w' -o $(BIN)/grpcurl github.com/fullstorydev/grpcurl/cmd/grpcurl
 
+$(ETCD_TOOLS):
+	@echo "building $(BIN)/$@"
+	@go build -modfile=.ci/tools/go.mod -ldflags '-s -w' -o $(BIN)/$@ go.etcd.io/etcd/$@/v3
+
+image-binaries: $(addprefix build-,$(IMAGES)) $(ETCD_TOOLS)
+
+images: image-binaries ## Build the images into bin/images/, without a registry.
+	deploy/images/build.sh $(IMAGES)
+
 test-binaries: $(addprefix build-,$(TEST_BINARIES)) grpcurl
 
 test: test-unit test-e2e ## Run the unit tests and the end-to-end tests.
@@ -81,10 +97,18 @@ test-unit: ## Run the unit tests.
 	go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /deploy/test/)
 
 test-e2e: build test-binaries ## Run the tests that start the real processes.
-	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 ./deploy/test/...
+	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 $$(go list ./deploy/test/... | grep -v /deploy/test/node)
 
 test-packages: build test-binaries ## Run the tests of PACKAGES, aloud and one after the other.
 	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout $(TEST_TIMEOUT) -p 1 $(PACKAGES)
+
+# The stock programs of a node, and what runs it, lie beside the repository.
+NODE_TOOLS ?= ../shared/tools
+NODE_TIMEOUT ?= 30m
+
+test-node: build test-binaries images ## Run everything on a real node; needs root, containerd and the like (.ci/run has the list).
+	$(NODE_TOOLS)/kube/build.sh $(BIN)/kube
+	TRIGATE_BIN=$(CURDIR)/$(BIN) NODE_TOOLS=$(abspath $(NODE_TOOLS)) go test -v -count=1 -timeout $(NODE_TIMEOUT) ./deploy/test/node
 
 # Where goroutines share what decides: caches, streams and what feeds them.
 RACE_PACKAGES := ./gateway/decisions ./gateway/identities ./gateway/interest ./services/authz/internal/policy ./services/authz/server \

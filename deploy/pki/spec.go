@@ -143,7 +143,9 @@ func etcdNames(config Config) cert.AltNames {
 	names.DNSNames = append(names.DNSNames, serviceNames(config, service)...)
 	names.DNSNames = append(names.DNSNames, serviceNames(config, service+"-client")...)
 	for i := range DefaultEtcdMembers {
-		names.DNSNames = append(names.DNSNames, serviceNames(config, fmt.Sprintf("%s-%d.%s", service, i, service))...)
+		member := fmt.Sprintf("%s-%d.%s", service, i, service)
+		names.DNSNames = append(names.DNSNames, member)
+		names.DNSNames = append(names.DNSNames, serviceNames(config, member)...)
 	}
 	return names
 }

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,6 +23,7 @@ import (
 	_ "google.golang.org/grpc/health" // client-side health checking
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/resolver/dns"
 	"google.golang.org/grpc/stats"
 
 	"github.com/trigate/trigate/services/internal/mtls"
@@ -43,6 +45,10 @@ const (
 	// that vanished. The server allows pings more often than that.
 	keepaliveTime    = 10 * time.Second
 	keepaliveTimeout = 3 * time.Second
+	// resolutionInterval is how often names are looked up anew at most, which happens
+	// when a connection ends. gRPC's default of 30 s is longer than it takes to replace
+	// all replicas of a service one by one: none of those known would be left.
+	resolutionInterval = time.Second
 	// readyProbeTimeout bounds how long Ready asks why there is no replica.
 	readyProbeTimeout = time.Second
 )
@@ -76,6 +82,10 @@ type Config struct {
 	// Dialer replaces the network in tests. Nil: TCP.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
+
+// setResolutionInterval tells gRPC, which has one interval for the whole process, before
+// the first name is looked up.
+var setResolutionInterval = sync.OnceFunc(func() { dns.SetMinResolutionInterval(resolutionInterval) })
 
 // Conn is a connection to all replicas of a service. It connects by itself,
 // and again after a failure, until it is closed. It is safe for concurrent use.
@@ -115,6 +125,7 @@ func New(cfg Config) (*Conn, error) {
 	}
 	c := &Conn{name: cfg.Name, endpoint: cfg.Endpoint, addresses: &addresses{}, probe: probe}
 	options = append(options, grpc.WithResolvers(&recordingBuilder{Builder: builder, addresses: c.addresses}))
+	setResolutionInterval()
 	if c.grpc, err = grpc.NewClient(target, append(options, probe...)...); err != nil {
 		return nil, fmt.Errorf("endpoint %s of %s: %w", cfg.Endpoint, cfg.Name, err)
 	}
