@@ -22,11 +22,14 @@ func TestOnKubernetes(t *testing.T) {
 	t.Run("single", func(t *testing.T) {
 		installed := h.install(t, framework.Overlay(t, "single"), singleLimit)
 		t.Run("tour", installed.tour)
+		t.Run("memory", installed.memory)
 	})
 	t.Run("ha", func(t *testing.T) {
 		installed := h.install(t, framework.Overlay(t, "ha"), haLimit)
 		t.Run("tour", installed.tour)
 		t.Run("disruptions", installed.disruptions)
+		t.Run("renewal", installed.renewal)
+		t.Run("memory", installed.memory)
 		t.Run("restore", installed.restore)
 	})
 }
