@@ -163,6 +163,8 @@ func (h *host) uninstall(t *testing.T) {
 			t.Logf("%s:\n%s", pod, h.Kubectl(t, "--namespace", namespace, "logs", "--tail=15", pod).Stdout)
 		}
 	}
+	// Gateways end sooner while they have what they need.
+	h.Kubectl(t, "--namespace", namespace, "delete", "deployment", "trigate-gateway", "--cascade=foreground", "--timeout=100s")
 	err := h.client.CoreV1().Namespaces().Delete(ctx, namespace, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		t.Error(err)
