@@ -124,6 +124,7 @@ $(addprefix fuzz-,$(FUZZ_TARGETS)): fuzz-%:
 
 generate: ## Write the generated code anew.
 	$(TOOL) buf generate --template proto/buf.gen.yaml
+	go run ./gateway/rest/describe
 
 verify: verify-format verify-proto verify-generate verify-tidy verify-vet verify-lint verify-errors verify-repo ## Run every check but the tests.
 
@@ -147,7 +148,7 @@ verify-proto:
 	else echo "buf breaking: no release tag yet, nothing to compare with"; fi
 
 verify-generate: generate
-	@git diff --exit-code --stat -- proto/gen && [ -z "$$(git ls-files --others --exclude-standard -- proto/gen)" ] || { echo "generated code is stale: commit what make generate wrote"; exit 1; }
+	@git diff --exit-code --stat -- proto/gen gateway/rest/openapi.json && [ -z "$$(git ls-files --others --exclude-standard -- proto/gen)" ] || { echo "generated code is stale: commit what make generate wrote"; exit 1; }
 
 verify-tidy:
 	go mod tidy -diff

@@ -187,7 +187,7 @@ func (h *Handler) writeRoutingError(_ context.Context, _ *runtime.ServeMux, _ ru
 		return
 	}
 	h.writeStatus(w, req, failure(http.StatusNotFound, metav1.StatusReasonNotFound,
-		fmt.Sprintf("the server could not find %s; %s describes what there is", req.URL.Path, Prefix+"openapi.json")))
+		fmt.Sprintf("the server could not find %s; %s describes what there is", req.URL.Path, OpenAPIPath)))
 }
 
 // streamError returns the last message of a stream that fails. The codec makes a

@@ -72,7 +72,7 @@ func services() []protoreflect.ServiceDescriptor {
 
 // New returns the handler. It calls nobody.
 func New(cfg Config) (*Handler, error) {
-	h := &Handler{cfg: cfg, stopped: make(chan struct{}), get: map[string]bool{StatusPath: true}}
+	h := &Handler{cfg: cfg, stopped: make(chan struct{}), get: map[string]bool{StatusPath: true, OpenAPIPath: true}}
 	for _, method := range methods() {
 		if method.IsStreamingServer() || method.Name() == "ListPublicKeys" {
 			h.get[pathOf(method)] = true
@@ -106,6 +106,7 @@ func New(cfg Config) (*Handler, error) {
 			return admissionv1.RegisterAdmissionServiceHandlerClient(ctx, h.mux, admissionv1.NewAdmissionServiceClient(cfg.Admission))
 		},
 		func() error { return h.mux.HandlePath(http.MethodGet, StatusPath, h.serveStatus) },
+		func() error { return h.mux.HandlePath(http.MethodGet, OpenAPIPath, serveOpenAPI) },
 	} {
 		if err := register(); err != nil {
 			return nil, fmt.Errorf("registering the REST handlers: %w", err)
@@ -135,7 +136,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // Paths returns the paths that are served, sorted.
 func Paths() []string {
-	paths := []string{StatusPath}
+	paths := []string{StatusPath, OpenAPIPath}
 	for _, method := range methods() {
 		if !method.IsStreamingClient() {
 			paths = append(paths, pathOf(method))

@@ -3,6 +3,8 @@ package stage
 import (
 	"context"
 	"fmt"
+	"net/http"
+	"strings"
 
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authentication/group"
@@ -22,6 +24,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/trigate/trigate/gateway/identities"
+	"github.com/trigate/trigate/gateway/rest"
 )
 
 // authentication sets up who a request's client is, in upstream's order: front
@@ -127,7 +130,21 @@ func requestAuthenticator(upstream kubeauthenticator.Config, services *serviceCe
 		return request
 	}
 	// An error is no absence of credentials: it must not end in anonymous.
-	return union.NewFailOnError(request, anonymous.NewAuthenticator(upstream.Anonymous.Conditions))
+	return union.NewFailOnError(request, notForGates{anonymous.NewAuthenticator(upstream.Anonymous.Conditions)})
+}
+
+// notForGates takes nobody for anonymous at the gates' own paths: who asks there without
+// credentials is told so by a 401, and nobody can let the world ask by a binding.
+type notForGates struct{ next authenticator.Request }
+
+var _ authenticator.Request = notForGates{}
+
+// AuthenticateRequest implements authenticator.Request.
+func (n notForGates) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
+	if strings.HasPrefix(req.URL.Path, rest.Prefix) {
+		return nil, false, nil
+	}
+	return n.next.AuthenticateRequest(req)
 }
 
 // describeBearerToken puts the token into the OpenAPI documents, as upstream does.
