@@ -100,8 +100,8 @@ func (p *plan) eachTime(v reflect.Value, path *fieldPath, visit func(metav1.Time
 	case reflect.Struct:
 		for _, field := range p.fields {
 			here := path
-			if name := jsonName(v.Type().Field(field.index)); name != "" {
-				here = &fieldPath{parent: path, name: name}
+			if field.name != "" {
+				here = &fieldPath{parent: path, name: field.name}
 			}
 			field.inner.eachTime(v.Field(field.index), here, visit)
 		}

@@ -30,6 +30,8 @@ type plan struct {
 // fieldPlan says what to look at in a field of a struct.
 type fieldPlan struct {
 	index int
+	// name is the field's in JSON, or "" if its fields are its struct's.
+	name string
 	// marked is whether the field itself is looked for.
 	marked bool
 	// inner is the plan of the field's type.
@@ -74,7 +76,7 @@ func (p *planner) planOf(t reflect.Type, known map[reflect.Type]*plan) *plan {
 			if !field.IsExported() {
 				continue
 			}
-			fp := fieldPlan{index: i, inner: p.planOf(field.Type, known)}
+			fp := fieldPlan{index: i, name: jsonName(field), inner: p.planOf(field.Type, known)}
 			fp.marked = p.marked != nil && p.marked(field)
 			if fp.marked || fp.inner != nil {
 				made.fields = append(made.fields, fp)

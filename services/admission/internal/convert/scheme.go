@@ -11,6 +11,7 @@ package convert
 import (
 	"fmt"
 	"reflect"
+	"sync"
 
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	apiextensionsapiserver "k8s.io/apiextensions-apiserver/pkg/apiserver"
@@ -53,6 +54,9 @@ type Codec struct {
 	// external are the types that some handlers use in their external form.
 	external *typeSystem
 	empties  *emptiesFinder
+	// forms has the form of each type that was asked for, by reflect.Type. No scheme
+	// changes any more, and they answer slowly for a type that they do not know.
+	forms sync.Map
 }
 
 // NewCodec returns a codec for the types of this Kubernetes version.
@@ -105,6 +109,18 @@ type form struct {
 // formOf finds the type system of a typed object. An internal type is known to
 // one of the API servers; an external one is taken as it is.
 func (c *Codec) formOf(obj runtime.Object) (form, error) {
+	t := reflect.TypeOf(obj)
+	if known, ok := c.forms.Load(t); ok {
+		return known.(form), nil
+	}
+	found, err := c.findForm(obj)
+	if err == nil {
+		c.forms.Store(t, found)
+	}
+	return found, err
+}
+
+func (c *Codec) findForm(obj runtime.Object) (form, error) {
 	for _, types := range c.builtIn {
 		kinds, unversioned, err := types.scheme.ObjectKinds(obj)
 		if err != nil || unversioned {
