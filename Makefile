@@ -53,9 +53,11 @@ DIR ?= .trigate
 PORT ?= 6443
 TEST_TIMEOUT ?= 40m
 FUZZ_TIME ?= 60s
+BENCH ?= .
+BENCH_COUNT ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-packages test-node test-race test-fuzz $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl \
+.PHONY: help build run test test-unit test-e2e test-packages test-node test-race test-fuzz bench $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl \
 	images image-binaries $(ETCD_TOOLS) generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES) etcd) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
@@ -121,6 +123,9 @@ test-fuzz: $(addprefix fuzz-,$(FUZZ_TARGETS)) ## Fuzz what comes from outside, f
 
 $(addprefix fuzz-,$(FUZZ_TARGETS)): fuzz-%:
 	go test -run '^$$' -fuzz '^$*$$' -fuzztime $(FUZZ_TIME) $(FUZZ_PKG_$*)
+
+bench: build test-binaries ## Compare Trigate's CPU time and latency with stock kube-apiserver's.
+	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -run '^$$' -bench '$(BENCH)' -benchtime $(BENCH_COUNT)x -timeout $(TEST_TIMEOUT) ./deploy/test/bench
 
 generate: ## Write the generated code anew.
 	$(TOOL) buf generate --template proto/buf.gen.yaml
