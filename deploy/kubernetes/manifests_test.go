@@ -266,7 +266,7 @@ func TestReferences(t *testing.T) {
 }
 
 // arrowRow is a row of the table of arrows.
-var arrowRow = regexp.MustCompile("(?m)^\\| ([a-z][a-z -]*) \\| ([a-z][a-z-]*) \\| (\\d+) \\|")
+var arrowRow = regexp.MustCompile(`(?m)^\| ([a-z][a-z -]*) \| ([a-z][a-z-]*) \| (\d+) \|`)
 
 // TestArrows compares what the NetworkPolicies allow with the documented arrows, as the
 // caller's policy has them and as the called one's has them.
