@@ -75,15 +75,18 @@ func BuildGenericConfig(
 		}
 	}()
 
-	if c.Gates, err = dialGates(gatesConfig); err != nil {
-		return nil, fmt.Errorf("gates: %w", err)
-	}
-	c.closers = append(c.closers, c.Gates.Close)
-
 	resources := apiResources()
 	if c.Generic, err = generic(opts, resources); err != nil {
 		return nil, fmt.Errorf("generic server: %w", err)
 	}
+	tracer, err := tracing(c.Generic, opts)
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	if c.Gates, err = dialGates(gatesConfig, tracer); err != nil {
+		return nil, fmt.Errorf("gates: %w", err)
+	}
+	c.closers = append(c.closers, c.Gates.Close)
 	if err = loopback(ctx, c.Generic, c.Gates.WaitForWrites); err != nil {
 		return nil, fmt.Errorf("loopback client: %w", err)
 	}

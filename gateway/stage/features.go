@@ -9,9 +9,8 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 )
 
-// features applies priority and fairness, --runtime-config, egress selection and
-// tracing, each of which stands on the loopback client or the resource
-// configuration.
+// features applies priority and fairness and --runtime-config, each of which stands on
+// the loopback client or the resource configuration.
 func features(
 	config *genericapiserver.Config,
 	opts kubeapiserveroptions.CompletedOptions,
@@ -22,11 +21,5 @@ func features(
 	if err := opts.Features.ApplyTo(config, client, versionedInformers); err != nil {
 		return err
 	}
-	if err := opts.APIEnablement.ApplyTo(config, resources, legacyscheme.Scheme); err != nil {
-		return err
-	}
-	if err := opts.EgressSelector.ApplyTo(config); err != nil {
-		return err
-	}
-	return opts.Traces.ApplyTo(config.EgressSelector, config)
+	return opts.APIEnablement.ApplyTo(config, resources, legacyscheme.Scheme)
 }

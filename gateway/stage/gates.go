@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"go.opentelemetry.io/otel/trace"
 	"k8s.io/component-base/metrics/legacyregistry"
 
 	admissionclient "github.com/trigate/trigate/services/admission/client"
@@ -45,28 +46,29 @@ type Gates struct {
 	Admission *admissionclient.Client
 }
 
-// dialGates makes the connections; it does not wait for any of them.
-func dialGates(config GatesConfig) (*Gates, error) {
+// dialGates makes the connections; it does not wait for any of them. A tracer that is
+// not nil gets the spans of calls.
+func dialGates(config GatesConfig, tracer trace.TracerProvider) (*Gates, error) {
 	g := &Gates{}
 	var err error
 	if g.Authn, err = authnclient.Dial(authnclient.Config{
 		Endpoint: config.AuthnEndpoint, CAFile: config.CAFile,
 		CertFile: config.ClientCertFile, KeyFile: config.ClientKeyFile,
-		Registerer: legacyregistry.Registerer(),
+		Registerer: legacyregistry.Registerer(), TracerProvider: tracer,
 	}); err != nil {
 		return nil, fmt.Errorf("--authn-endpoint: %w", err)
 	}
 	if g.Authz, err = authzclient.Dial(authzclient.Config{
 		Endpoint: config.AuthzEndpoint, CAFile: config.CAFile,
 		CertFile: config.ClientCertFile, KeyFile: config.ClientKeyFile,
-		Registerer: legacyregistry.Registerer(),
+		Registerer: legacyregistry.Registerer(), TracerProvider: tracer,
 	}); err != nil {
 		return nil, errors.Join(fmt.Errorf("--authz-endpoint: %w", err), g.Close())
 	}
 	if g.Admission, err = admissionclient.Dial(admissionclient.Config{
 		Endpoint: config.AdmissionEndpoint, CAFile: config.CAFile,
 		CertFile: config.ClientCertFile, KeyFile: config.ClientKeyFile,
-		Registerer: legacyregistry.Registerer(),
+		Registerer: legacyregistry.Registerer(), TracerProvider: tracer,
 	}); err != nil {
 		return nil, errors.Join(fmt.Errorf("--admission-endpoint: %w", err), g.Close())
 	}

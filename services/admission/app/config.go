@@ -74,6 +74,10 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 	if err := checkPluginFiles(o.Admission); err != nil {
 		return nil, err
 	}
+	var err error
+	if c.Serve.TracerProvider, err = process.NewTracerProvider(o.serve.TracingConfigFile, program); err != nil {
+		return nil, err
+	}
 	if err := c.newClients(o.serve.Kubeconfig); err != nil {
 		return nil, err
 	}
@@ -107,11 +111,12 @@ const upstreamProgram = "kube-apiserver"
 // dialPeers makes the connections to authn, which is optional, and authz.
 func (c *Config) dialPeers(o serve.CompletedOptions) error {
 	authzClient, err := authzclient.Dial(authzclient.Config{
-		Endpoint:   o.Endpoints[peerAuthz],
-		CAFile:     o.PeerCAFile,
-		CertFile:   o.PeerClientCertFile,
-		KeyFile:    o.PeerClientKeyFile,
-		Registerer: legacyregistry.Registerer(),
+		Endpoint:       o.Endpoints[peerAuthz],
+		CAFile:         o.PeerCAFile,
+		CertFile:       o.PeerClientCertFile,
+		KeyFile:        o.PeerClientKeyFile,
+		Registerer:     legacyregistry.Registerer(),
+		TracerProvider: c.Serve.TracerProvider,
 	})
 	if err != nil {
 		return fmt.Errorf("--%s: %w", flagAuthz, err)
@@ -123,11 +128,12 @@ func (c *Config) dialPeers(o serve.CompletedOptions) error {
 		return nil
 	}
 	authnConn, err := authnclient.Dial(authnclient.Config{
-		Endpoint:   o.Endpoints[peerAuthn],
-		CAFile:     o.PeerCAFile,
-		CertFile:   o.PeerClientCertFile,
-		KeyFile:    o.PeerClientKeyFile,
-		Registerer: legacyregistry.Registerer(),
+		Endpoint:       o.Endpoints[peerAuthn],
+		CAFile:         o.PeerCAFile,
+		CertFile:       o.PeerClientCertFile,
+		KeyFile:        o.PeerClientKeyFile,
+		Registerer:     legacyregistry.Registerer(),
+		TracerProvider: c.Serve.TracerProvider,
 	})
 	if err != nil {
 		return errors.Join(fmt.Errorf("--%s: %w", flagAuthn, err), authzClient.Close())

@@ -40,6 +40,7 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		Dynamic:            c.Dynamic,
 		Extensions:         c.Extensions,
 		Loopback:           c.Loopback,
+		TracerProvider:     c.Serve.TracerProvider,
 		Informers:          informers,
 		ExtensionInformers: extensionInformers,
 		Authorizer:         chain.Authorizer(questions.Authorizer(c.Authorizer)),

@@ -68,6 +68,9 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 		MaxTokenLifetime: o.maxTokenLifetime(),
 	}
 	var err error
+	if c.Serve.TracerProvider, err = process.NewTracerProvider(o.serve.TracingConfigFile, program); err != nil {
+		return nil, err
+	}
 	if c.EgressSelector, err = newEgressSelector(o.egress); err != nil {
 		return nil, err
 	}
@@ -82,11 +85,12 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 	}
 	if endpoint := o.serve.Endpoints[peerAuthz]; endpoint != "" {
 		c.authorizer, err = authzclient.Dial(authzclient.Config{
-			Endpoint:   endpoint,
-			CAFile:     o.serve.PeerCAFile,
-			CertFile:   o.serve.PeerClientCertFile,
-			KeyFile:    o.serve.PeerClientKeyFile,
-			Registerer: legacyregistry.Registerer(),
+			Endpoint:       endpoint,
+			CAFile:         o.serve.PeerCAFile,
+			CertFile:       o.serve.PeerClientCertFile,
+			KeyFile:        o.serve.PeerClientKeyFile,
+			Registerer:     legacyregistry.Registerer(),
+			TracerProvider: c.Serve.TracerProvider,
 		})
 		if err != nil {
 			return nil, fmt.Errorf("--%s: %w", flagAuthz, err)

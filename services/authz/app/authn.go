@@ -17,11 +17,12 @@ func (c *Config) dialAuthn(o serve.CompletedOptions) error {
 		return nil
 	}
 	conn, err := authnclient.Dial(authnclient.Config{
-		Endpoint:   endpoint,
-		CAFile:     o.PeerCAFile,
-		CertFile:   o.PeerClientCertFile,
-		KeyFile:    o.PeerClientKeyFile,
-		Registerer: legacyregistry.Registerer(),
+		Endpoint:       endpoint,
+		CAFile:         o.PeerCAFile,
+		CertFile:       o.PeerClientCertFile,
+		KeyFile:        o.PeerClientKeyFile,
+		Registerer:     legacyregistry.Registerer(),
+		TracerProvider: c.Serve.TracerProvider,
 	})
 	if err != nil {
 		return fmt.Errorf("--%s: %w", flagAuthn, err)

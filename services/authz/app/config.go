@@ -55,6 +55,9 @@ func NewConfig(o CompletedOptions) (*Config, error) {
 		},
 	}
 	var err error
+	if c.Serve.TracerProvider, err = process.NewTracerProvider(o.serve.TracingConfigFile, program); err != nil {
+		return nil, err
+	}
 	// The informer factory is the server's, which Run has.
 	if c.Authorization, err = o.authorization.ToAuthorizationConfig(nil); err != nil {
 		return nil, c.flags.explain(err)

@@ -53,9 +53,10 @@ func (c *Client) Authorize(ctx context.Context, a authorizer.Attributes) (author
 	return answer.Decision, answer.Reason, answer.Err
 }
 
-// ask asks on the shared stream if there is one, else by a call.
+// ask asks on the shared stream if there is one, else by a call. So that the span of a
+// traced question is in its trace, that is a call of its own, too.
 func (c *Client) ask(ctx context.Context, request *authzv1.AuthorizeRequest) (*authzv1.AuthorizeResponse, error) {
-	if c.shared != nil {
+	if c.shared != nil && !dial.Traced(ctx) {
 		ctx, cancel := WithReserve(ctx)
 		defer cancel()
 		response, err := c.shared.ask(ctx, request)

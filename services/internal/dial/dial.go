@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
@@ -24,7 +25,6 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/resolver/dns"
-	"google.golang.org/grpc/stats"
 
 	"github.com/trigate/trigate/services/internal/mtls"
 	"github.com/trigate/trigate/services/internal/rpcerr"
@@ -77,8 +77,8 @@ type Config struct {
 	MaxMessageBytes int
 	// Registerer gets the client's metrics. Nil: they go nowhere.
 	Registerer prometheus.Registerer
-	// StatsHandler traces calls. Nil: none.
-	StatsHandler stats.Handler
+	// TracerProvider gets a span of each call that belongs to a trace. Nil: none.
+	TracerProvider trace.TracerProvider
 	// Dialer replaces the network in tests. Nil: TCP.
 	Dialer func(ctx context.Context, address string) (net.Conn, error)
 }
@@ -190,8 +190,8 @@ func callOptions(cfg Config) ([]grpc.DialOption, error) {
 		grpc.WithChainUnaryInterceptor(layers.unary),
 		grpc.WithChainStreamInterceptor(layers.stream),
 	}
-	if cfg.StatsHandler != nil {
-		options = append(options, grpc.WithStatsHandler(cfg.StatsHandler))
+	if cfg.TracerProvider != nil {
+		options = append(options, grpc.WithStatsHandler(newTracer(cfg.TracerProvider)))
 	}
 	return options, nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 )
 
@@ -20,6 +21,8 @@ type Peer struct {
 	CertFile, KeyFile string
 	// Registerer gets the client's metrics. Nil: they go nowhere.
 	Registerer prometheus.Registerer
+	// TracerProvider gets a span of each call that belongs to a trace. Nil: none.
+	TracerProvider trace.TracerProvider
 }
 
 // Service is what a service's client package knows of its service.
@@ -37,15 +40,16 @@ type Service struct {
 // NewPeer makes a connection to service at peer. See New.
 func NewPeer(peer Peer, service Service) (*Conn, error) {
 	return New(Config{
-		Name:        service.Name,
-		Endpoint:    peer.Endpoint,
-		ServerName:  service.ServerName,
-		CAFile:      peer.CAFile,
-		CertFile:    peer.CertFile,
-		KeyFile:     peer.KeyFile,
-		Budgets:     service.Budgets,
-		SafeMethods: service.SafeMethods,
-		Registerer:  peer.Registerer,
+		Name:           service.Name,
+		Endpoint:       peer.Endpoint,
+		ServerName:     service.ServerName,
+		CAFile:         peer.CAFile,
+		CertFile:       peer.CertFile,
+		KeyFile:        peer.KeyFile,
+		Budgets:        service.Budgets,
+		SafeMethods:    service.SafeMethods,
+		Registerer:     peer.Registerer,
+		TracerProvider: peer.TracerProvider,
 	})
 }
 

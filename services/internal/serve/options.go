@@ -27,8 +27,10 @@ const (
 	flagMetricsListenAddress = "metrics-listen-address"
 	flagReflection           = "reflection"
 	flagShutdownDelay        = "shutdown-delay"
-	flagMaxMessageBytes      = "max-message-bytes"
-	flagMaxConnectionAge     = "max-connection-age"
+	// FlagTracingConfigFile is kube-apiserver's.
+	FlagTracingConfigFile = "tracing-config-file"
+	flagMaxMessageBytes   = "max-message-bytes"
+	flagMaxConnectionAge  = "max-connection-age"
 )
 
 // Options are the flags that all services share.
@@ -53,6 +55,8 @@ type Options struct {
 	// MetricsListenAddress is where metrics and health are served in plain
 	// HTTP. Empty: nowhere.
 	MetricsListenAddress string
+	// TracingConfigFile says where to send spans. Empty: nothing is traced.
+	TracingConfigFile string
 	// Reflection lets callers ask which methods there are.
 	Reflection bool
 	// ShutdownDelay is how long to go on after saying NOT_SERVING.
@@ -100,6 +104,9 @@ func (o *Options) AddFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.Kubeconfig, flagKubeconfig, o.Kubeconfig, "Kubeconfig file that says how to reach the gateway's Kubernetes API.")
 	fs.StringVar(&o.MetricsListenAddress, flagMetricsListenAddress, o.MetricsListenAddress,
 		"HOST:PORT to serve /metrics, /livez and /readyz on, in plain HTTP, for Prometheus and a kubelet's probes. Off if empty.")
+	fs.StringVar(&o.TracingConfigFile, FlagTracingConfigFile, o.TracingConfigFile, ""+
+		"File with a TracingConfiguration, as kube-apiserver's, that says where to send the spans of the calls that the gateway traces. "+
+		"What is traced is the gateway's to decide, so samplingRatePerMillion has no effect here.")
 	fs.BoolVar(&o.Reflection, flagReflection, o.Reflection, "Serve gRPC reflection, which tells anybody which methods there are.")
 	fs.DurationVar(&o.ShutdownDelay, flagShutdownDelay, o.ShutdownDelay,
 		"How long to go on serving after health says NOT_SERVING, so that clients turn to other replicas first.")
@@ -172,6 +179,7 @@ func (o CompletedOptions) Validate() []error {
 	if o.MetricsListenAddress != "" {
 		report(flagMetricsListenAddress, checkAddress(o.MetricsListenAddress))
 	}
+	report(FlagTracingConfigFile, checkFile(o.TracingConfigFile, false))
 	if o.ShutdownDelay < 0 {
 		report(flagShutdownDelay, fmt.Errorf("%s is negative", o.ShutdownDelay))
 	}

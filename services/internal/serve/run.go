@@ -21,6 +21,10 @@ const fileCheckInterval = time.Minute
 // httpTimeout bounds a request for metrics or health.
 const httpTimeout = 10 * time.Second
 
+// tracingTimeout bounds how long the end of the process waits for the last spans to
+// be sent.
+const tracingTimeout = 2 * time.Second
+
 // Task is something that runs as long as the server does: informers, say.
 type Task struct {
 	// Name is the task's name in errors.
@@ -34,6 +38,7 @@ type Task struct {
 // Ending means: NOT_SERVING, ShutdownDelay, no new calls and time for those
 // under way, then the tasks. It can be called once.
 func (s *Server) Run(ctx context.Context, tasks ...Task) error {
+	defer s.shutDownTracing(ctx)
 	defer s.endStream()
 	if err := s.CheckPolicy(); err != nil {
 		return errors.Join(err, closeAll(s.cfg.Listener, s.cfg.MetricsListener))
@@ -93,6 +98,18 @@ func (s *Server) shutDown(ctx context.Context, failed context.Context) {
 	bound := time.AfterFunc(s.cfg.ShutdownTimeout, s.grpc.Stop)
 	defer bound.Stop()
 	s.grpc.GracefulStop()
+}
+
+// shutDownTracing sends the last spans. It is no failure if nobody takes them.
+func (s *Server) shutDownTracing(ctx context.Context) {
+	if s.cfg.TracerProvider == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), tracingTimeout)
+	defer cancel()
+	if err := s.cfg.TracerProvider.Shutdown(ctx); err != nil {
+		klog.FromContext(ctx).Info("The last spans could not be sent", "reason", err.Error())
+	}
 }
 
 // listen opens what was not handed in.

@@ -21,9 +21,9 @@ import (
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
-	"google.golang.org/grpc/stats"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
+	"k8s.io/component-base/tracing"
 
 	"github.com/trigate/trigate/services/internal/interceptor"
 	"github.com/trigate/trigate/services/internal/mtls"
@@ -144,8 +144,9 @@ type Config struct {
 	Registerer prometheus.Registerer
 	// Gatherer has what /metrics shows. Nil: nothing.
 	Gatherer prometheus.Gatherer
-	// StatsHandler traces calls. Nil: none.
-	StatsHandler stats.Handler
+	// TracerProvider gets a span of each call that belongs to a trace. Run shuts it
+	// down. Nil: none.
+	TracerProvider tracing.TracerProvider
 }
 
 // Server is a gRPC server with its health. Register the services on it, then
@@ -208,8 +209,8 @@ func New(cfg Config) (*Server, error) {
 			Timeout:               keepaliveTimeout,
 		}),
 	}, layers...)
-	if cfg.StatsHandler != nil {
-		options = append(options, grpc.StatsHandler(cfg.StatsHandler))
+	if cfg.TracerProvider != nil {
+		options = append(options, grpc.StatsHandler(newTracer(cfg.TracerProvider)))
 	}
 	s.grpc = grpc.NewServer(options...)
 	healthpb.RegisterHealthServer(s.grpc, s.health.server)

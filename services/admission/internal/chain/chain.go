@@ -32,6 +32,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/restmapper"
 	basecompatibility "k8s.io/component-base/compatibility"
+	"k8s.io/component-base/tracing"
 	aggregatorapiserver "k8s.io/kube-aggregator/pkg/apiserver"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane"
@@ -66,6 +67,9 @@ type Config struct {
 	// Loopback says how the gateway's API is reached. A webhook or conversion
 	// that names the service default/kubernetes is called there.
 	Loopback *rest.Config
+	// TracerProvider gets a span of each call of a webhook that belongs to a trace.
+	// Nil: none.
+	TracerProvider tracing.TracerProvider
 	// Informers and ExtensionInformers are what plugins read. The caller starts
 	// them, after New.
 	Informers          informers.SharedInformerFactory
@@ -98,6 +102,9 @@ func New(cfg Config) (*Chain, error) {
 	generic.FeatureGate = utilfeature.DefaultFeatureGate
 	generic.Authorization.Authorizer = cfg.Authorizer
 	generic.LoopbackClientConfig = cfg.Loopback
+	if cfg.TracerProvider != nil {
+		generic.TracerProvider = cfg.TracerProvider
+	}
 	if err := cfg.Egress.ApplyTo(generic); err != nil {
 		return nil, fmt.Errorf("--egress-selector-config-file: %w", err)
 	}
