@@ -130,12 +130,11 @@ func (b *batch) answer(result *authzv1.AuthorizeResult, response *authzv1.Author
 // decide writes a compact answer. What the batch has been told already is not asked
 // again if it holds for this question too.
 func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Sayings, known memory, attributes *authorizer.AttributesRecord, question *authzv1.AuthorizeRequest) error {
-	revision, atLeast := b.revision, question.GetAtLeastAsFreshAs()
+	atLeast := question.GetAtLeastAsFreshAs()
 	// Whatever was told since the batch came has seen the batch's revision.
 	mayKnow := known != nil && question.GetAttributes().GetUser() == nil
 	if atLeast != nil && !positionsFromProto(b.revision).Reached(positionsFromProto(atLeast)) {
-		revision, mayKnow = b.server.revision(atLeast), false
-		response.Revision = revision
+		response.Revision, mayKnow = b.server.revision(atLeast), false
 	}
 	if mayKnow {
 		if told, ok := known.find(attributes); ok {
