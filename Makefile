@@ -60,7 +60,7 @@ BENCH_COUNT ?= 2000
 .PHONY: help build run test test-unit test-e2e test-packages test-node test-alerts test-race test-fuzz bench $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl \
 	images image-binaries $(ETCD_TOOLS) generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES) etcd) \
-	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-tidy verify-repo fix-format fix-proto
+	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-openapi verify-tidy verify-repo fix-format fix-proto
 
 help: ## Show the targets.
 	@awk 'BEGIN{FS=":.*## "} /^[a-z-]+:.*## /{printf "  %-16s %s\n",$$1,$$2}' $(MAKEFILE_LIST)
@@ -134,7 +134,7 @@ generate: ## Write the generated code anew.
 	$(TOOL) buf generate --template proto/buf.gen.yaml
 	go run ./gateway/rest/describe
 
-verify: verify-format verify-proto verify-generate verify-tidy verify-vet verify-lint verify-errors verify-repo ## Run every check but the tests.
+verify: verify-format verify-proto verify-generate verify-openapi verify-tidy verify-vet verify-lint verify-errors verify-repo ## Run every check but the tests.
 
 verify-format:
 	@out=$$($(TOOL) gofumpt -l $$(git ls-files '*.go' ':!proto/gen')); [ -z "$$out" ] || { echo "not formatted (make fix-format):"; echo "$$out"; exit 1; }
@@ -157,6 +157,9 @@ verify-proto:
 
 verify-generate: generate
 	@git diff --exit-code --stat -- proto/gen gateway/rest/openapi.json && [ -z "$$(git ls-files --others --exclude-standard -- proto/gen)" ] || { echo "generated code is stale: commit what make generate wrote"; exit 1; }
+
+verify-openapi:
+	$(TOOL) validate --multi gateway/rest/openapi.json
 
 verify-tidy:
 	go mod tidy -diff

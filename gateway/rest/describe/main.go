@@ -112,8 +112,13 @@ func describe(d *spec.Swagger) *spec3.OpenAPI {
 			if operation == nil {
 				continue
 			}
+			// The conversion knows of no formats but an operation's own.
+			operation.Produces = d.Produces
 			if rest.IsStream(path) {
 				operation.Produces = []string{mediaStream}
+			}
+			if operation == item.Post {
+				operation.Consumes = d.Consumes
 			}
 			operation.Responses.Default = &spec.Response{ResponseProps: spec.ResponseProps{
 				Description: "Why there is no answer. With the code 503 the header Retry-After says when to try again.",
@@ -127,7 +132,6 @@ func describe(d *spec.Swagger) *spec3.OpenAPI {
 func read(id, summary string, schema *spec.Schema) spec.PathItem {
 	operation := &spec.Operation{OperationProps: spec.OperationProps{ID: id}}
 	operation.Summary = summary
-	operation.Produces = []string{mediaJSON, mediaYAML}
 	operation.Responses = &spec.Responses{ResponsesProps: spec.ResponsesProps{StatusCodeResponses: map[int]spec.Response{
 		200: {ResponseProps: spec.ResponseProps{Description: "A successful response.", Schema: schema}},
 	}}}
