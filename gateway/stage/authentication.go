@@ -141,7 +141,8 @@ var _ authenticator.Request = notForGates{}
 
 // AuthenticateRequest implements authenticator.Request.
 func (n notForGates) AuthenticateRequest(req *http.Request) (*authenticator.Response, bool, error) {
-	if strings.HasPrefix(req.URL.Path, rest.Prefix) {
+	// The request of a TokenReview has no URL.
+	if req.URL != nil && strings.HasPrefix(req.URL.Path, rest.Prefix) {
 		return nil, false, nil
 	}
 	return n.next.AuthenticateRequest(req)
