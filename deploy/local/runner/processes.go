@@ -28,6 +28,9 @@ const (
 	// issuer is in every service-account token; authn signs by it, and the gateway
 	// publishes it.
 	issuer = "https://kubernetes.default.svc." + pki.DefaultClusterDomain
+	// aggregatorRouting has servers behind a Service called at its endpoints: there is
+	// no kube-proxy, so that the addresses of Services lead nowhere.
+	aggregatorRouting = "--enable-aggregator-routing"
 )
 
 // services are the gates, each with a certificate of the same name.
@@ -77,6 +80,7 @@ func (r *runner) services() []supervise.Process {
 			r.endpoint(AuthnProcess),
 			r.endpoint(AuthzProcess),
 			"--enable-admission-plugins=NodeRestriction",
+			aggregatorRouting,
 		},
 	}
 	var processes []supervise.Process
@@ -147,8 +151,7 @@ func (r *runner) identityArgs() []string {
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
 		"--proxy-client-cert-file=" + r.pki.Cert(pki.FrontProxyClient),
 		"--proxy-client-key-file=" + r.pki.Key(pki.FrontProxyClient),
-		// There is no kube-proxy, so that the addresses of Services lead nowhere.
-		"--enable-aggregator-routing",
+		aggregatorRouting,
 		"--kubelet-client-certificate=" + r.pki.Cert(pki.KubeletClient),
 		"--kubelet-client-key=" + r.pki.Key(pki.KubeletClient),
 		"--kubelet-preferred-address-types=InternalIP",

@@ -38,21 +38,24 @@ func TestFailurePolicyDecidesWhenAWebhookCannotBeCalled(t *testing.T) {
 		closed := &framework.Webhook{URL: "https://" + closedAddress(t)}
 		hook := framework.StartRecorder(t)
 		distrusted := &framework.Webhook{URL: hook.URL, CABundle: foreignAuthority(t, c)}
-		service := &framework.Webhook{}
+		service, idle := &framework.Webhook{}, &framework.Webhook{}
+		behindServices := map[*framework.Webhook]string{service: "nowhere", idle: "idle"}
+		// One that has no endpoints: it is those that are called.
+		admin.Send(t, "POST", core(ns, "services"), "{apiVersion: v1, kind: Service, metadata: {name: idle}, spec: {ports: [{port: 443}]}}").Want(t, 201)
 
 		var mutatingHooks []admissionregistrationv1.MutatingWebhook
 		var validatingHooks []admissionregistrationv1.ValidatingWebhook
 		for _, policy := range []admissionregistrationv1.FailurePolicyType{admissionregistrationv1.Fail, admissionregistrationv1.Ignore} {
 			suffix := "-" + strings.ToLower(string(policy))
-			webhooks := map[string]*framework.Webhook{"closed": closed, "distrusted": distrusted, "service": service}
+			webhooks := map[string]*framework.Webhook{"closed": closed, "distrusted": distrusted, "service": service, "idle": idle}
 			for name := range sorted(webhooks) {
 				webhook := webhooks[name]
 				m := webhook.Mutating("m-"+name+suffix, ns, configMaps)
 				m.ObjectSelector, m.FailurePolicy = forCase("m-"+name+suffix), &policy
 				v := webhook.Validating("v-"+name+suffix, ns, configMaps)
 				v.ObjectSelector, v.FailurePolicy = forCase("v-"+name+suffix), &policy
-				if webhook == service {
-					reference := &admissionregistrationv1.ServiceReference{Namespace: ns, Name: "nowhere", Port: ptr.To[int32](443)}
+				if behind, ok := behindServices[webhook]; ok {
+					reference := &admissionregistrationv1.ServiceReference{Namespace: ns, Name: behind, Port: ptr.To[int32](443)}
 					m.ClientConfig = admissionregistrationv1.WebhookClientConfig{Service: reference}
 					v.ClientConfig = m.ClientConfig
 				}
@@ -64,8 +67,16 @@ func TestFailurePolicyDecidesWhenAWebhookCannotBeCalled(t *testing.T) {
 		c.RegisterMutating(t, "trigate-test-failure", mutatingHooks...)
 		c.RegisterValidating(t, "trigate-test-failure", validatingHooks...)
 
+		framework.Eventually(t, "the Service to be known", func() error {
+			answer := c.Admin(t).Send(t, "POST", core(ns, "configmaps")+"?dryRun=All", caseMap("m-idle-fail"))
+			if message := answer.String(t, "message"); !strings.Contains(message, "no endpoints available") {
+				return fmt.Errorf("got message %q, want that it has no endpoints", message)
+			}
+			return nil
+		})
+
 		for _, kind := range []string{"m", "v"} {
-			for _, name := range []string{"closed", "distrusted", "service"} {
+			for _, name := range []string{"closed", "distrusted", "service", "idle"} {
 				admin.Send(t, "POST", core(ns, "configmaps"), caseMap(kind+"-"+name+"-fail")).Want(t, 500)
 				admin.Send(t, "POST", core(ns, "configmaps"), caseMap(kind+"-"+name+"-ignore")).Want(t, 201)
 			}
