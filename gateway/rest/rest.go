@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	apiruntime "k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/trigate/trigate/gateway/rest/ui"
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	authnv1 "github.com/trigate/trigate/proto/gen/go/trigate/authn/v1"
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
@@ -51,8 +52,9 @@ type Config struct {
 
 // Handler serves the REST face. It is safe for concurrent use.
 type Handler struct {
-	cfg Config
-	mux *runtime.ServeMux
+	cfg  Config
+	mux  *runtime.ServeMux
+	page *ui.Handler
 	// get has the paths that are read; all others are posted to.
 	get     map[string]bool
 	stopped chan struct{}
@@ -72,7 +74,11 @@ func services() []protoreflect.ServiceDescriptor {
 
 // New returns the handler. It calls nobody.
 func New(cfg Config) (*Handler, error) {
-	h := &Handler{cfg: cfg, stopped: make(chan struct{}), get: map[string]bool{StatusPath: true, OpenAPIPath: true}}
+	page, err := ui.New()
+	if err != nil {
+		return nil, err
+	}
+	h := &Handler{cfg: cfg, page: page, stopped: make(chan struct{}), get: map[string]bool{StatusPath: true, OpenAPIPath: true}}
 	for _, method := range methods() {
 		if method.IsStreamingServer() || method.Name() == "ListPublicKeys" {
 			h.get[pathOf(method)] = true
@@ -123,6 +129,10 @@ func (h *Handler) Stop() { h.stop.Do(func() { close(h.stopped) }) }
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if h.page.Serves(req.URL.Path) {
+		h.servePage(w, req)
+		return
+	}
 	// grpc-gateway makes metadata of some headers whatever it is told.
 	clean := req.WithContext(req.Context())
 	clean.Header = http.Header{}
@@ -134,7 +144,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	h.mux.ServeHTTP(&retryWriter{ResponseWriter: w}, clean)
 }
 
-// Paths returns the paths that are served, sorted.
+// Paths returns the paths that are served, sorted, but for those of the page, which are
+// ui.Paths.
 func Paths() []string {
 	paths := []string{StatusPath, OpenAPIPath}
 	for _, method := range methods() {

@@ -3,6 +3,7 @@ package stage
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/trigate/trigate/gateway/decisions"
 	"github.com/trigate/trigate/gateway/identities"
 	"github.com/trigate/trigate/gateway/rest"
+	"github.com/trigate/trigate/gateway/rest/ui"
 	authnclient "github.com/trigate/trigate/services/authn/client"
 )
 
@@ -61,7 +63,7 @@ func (r *REST) Install(server *genericapiserver.GenericAPIServer) error {
 		}
 	}
 	mux := server.Handler.NonGoRestfulMux
-	for _, path := range rest.Paths() {
+	for _, path := range slices.Concat(rest.Paths(), ui.Paths()) {
 		mux.Handle(path, r.handler)
 	}
 	mux.UnlistedHandlePrefix(rest.Prefix, r.handler)

@@ -237,6 +237,53 @@ func TestQuestions(t *testing.T) {
 	})
 }
 
+// TestPage asks for the page's parts without a browser; deploy/test/ui has one.
+func TestPage(t *testing.T) {
+	c := framework.Shared(t, framework.Trigate)
+	admin, eve, nobody := c.User(t, "root", "system:masters"), c.User(t, "eve"), c.Anonymous(t)
+	index := send(t, admin, http.MethodGet, "/", "", "")
+	for path, want := range map[string]struct{ mediaType, part string }{
+		"/gates/ui/":          {"text/html; charset=utf-8", "<title>Trigate"},
+		"/gates/ui/app.js":    {"text/javascript; charset=utf-8", "fetch("},
+		"/gates/ui/style.css": {"text/css; charset=utf-8", "prefers-color-scheme"},
+		"/gates/ui/icon.svg":  {"image/svg+xml", "<svg"},
+	} {
+		got := send(t, admin, http.MethodGet, path, "", "")
+		if got.code != http.StatusOK || got.header.Get("Content-Type") != want.mediaType || !strings.Contains(got.body, want.part) {
+			t.Errorf("%s = %d, %s, want 200, %s with %q:\n%s", path, got.code, got.header.Get("Content-Type"), want.mediaType, want.part, got.body)
+		}
+		for header, part := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; ", "X-Content-Type-Options": "nosniff",
+			"Referrer-Policy": "no-referrer", "Cache-Control": "no-cache",
+		} {
+			if value := got.header.Get(header); !strings.Contains(value, part) {
+				t.Errorf("%s: %s is %q, want %q in it", path, header, value, part)
+			}
+		}
+		if head := send(t, admin, http.MethodHead, path, "", ""); head.code != http.StatusOK || head.body != "" || head.header.Get("Content-Length") != fmt.Sprint(len(got.body)) {
+			t.Errorf("HEAD %s = %d, Content-Length %s, want 200 and %d", path, head.code, head.header.Get("Content-Length"), len(got.body))
+		}
+		if got = send(t, admin, http.MethodPost, path, "", ""); got.code != http.StatusMethodNotAllowed || got.header.Get("Allow") != "GET, HEAD" || got.status(t).Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s = %d with Allow %q, want 405", path, got.code, got.header.Get("Allow"))
+		}
+		if got = send(t, eve, http.MethodGet, path, "", ""); got.code != http.StatusForbidden || !strings.Contains(got.status(t).Message, `User "eve" cannot get path "`+path+`"`) {
+			t.Errorf("who has no right got %d for %s, want 403:\n%s", got.code, path, got.body)
+		}
+		if got = send(t, nobody, http.MethodGet, path, "", ""); got.code != http.StatusUnauthorized {
+			t.Errorf("nobody got %d for %s, want 401:\n%s", got.code, path, got.body)
+		}
+		if !strings.Contains(index.body, `"`+path+`"`) {
+			t.Errorf("/ does not list %s", path)
+		}
+	}
+	if got := send(t, admin, http.MethodGet, "/gates/ui/other.js", "", ""); got.code != http.StatusNotFound || got.status(t).Code != http.StatusNotFound {
+		t.Errorf("what is not there = %d, want 404:\n%s", got.code, got.body)
+	}
+	if got := send(t, admin, http.MethodGet, "/gates/ui", "", ""); !strings.Contains(got.body, "<title>Trigate") {
+		t.Errorf("without a slash there is no way to the page, but %d:\n%s", got.code, got.body)
+	}
+}
+
 func TestStreams(t *testing.T) {
 	c := framework.Shared(t, framework.Trigate)
 	admin := c.User(t, "root", "system:masters")
