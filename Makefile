@@ -57,7 +57,7 @@ BENCH ?= .
 BENCH_COUNT ?= 2000
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test test-unit test-e2e test-packages test-node test-alerts test-race test-fuzz bench $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl \
+.PHONY: help build run test test-unit test-e2e test-packages test-node test-alerts test-ui test-race test-fuzz bench $(addprefix fuzz-,$(FUZZ_TARGETS)) test-binaries kubectl kubectl-gates grpcurl \
 	images image-binaries $(ETCD_TOOLS) generate verify fix clean \
 	$(addprefix build-,$(BINARIES) $(TEST_BINARIES) etcd) \
 	verify-format verify-vet verify-lint verify-errors verify-proto verify-generate verify-openapi verify-tidy verify-repo fix-format fix-proto
@@ -99,7 +99,7 @@ test-unit: ## Run the unit tests.
 	go test -timeout $(TEST_TIMEOUT) $$(go list ./... | grep -v /deploy/test/)
 
 test-e2e: build test-binaries ## Run the tests that start the real processes.
-	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 $$(go list ./deploy/test/... | grep -v -e /deploy/test/node -e /deploy/test/alerts)
+	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) -p 1 $$(go list ./deploy/test/... | grep -v -e /deploy/test/node -e /deploy/test/alerts -e /deploy/test/ui)
 
 test-packages: build test-binaries ## Run the tests of PACKAGES, aloud and one after the other.
 	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -v -count=1 -timeout $(TEST_TIMEOUT) -p 1 $(PACKAGES)
@@ -110,6 +110,9 @@ NODE_TIMEOUT ?= 30m
 
 test-alerts: ## Have promtool read the alert rules and the dashboard; it is in the Debian package prometheus.
 	go test -count=1 ./deploy/test/alerts
+
+test-ui: build test-binaries ## Use the page in a real browser; it is in the Debian package chromium.
+	TRIGATE_BIN=$(CURDIR)/$(BIN) go test -count=1 -timeout $(TEST_TIMEOUT) ./deploy/test/ui
 
 test-node: build test-binaries images ## Run everything on a real node; needs root, containerd and the like (.ci/run has the list).
 	$(NODE_TOOLS)/kube/build.sh $(BIN)/kube
