@@ -37,7 +37,9 @@ func (Directory) Remove(path string) error { return os.Remove(path) }
 // old content or the new and nothing in between.
 func (Directory) Write(path string, data []byte) error {
 	mode := fs.FileMode(0o600)
-	if ext := filepath.Ext(path); ext == ".crt" || ext == ".pub" {
+	// A name alone makes nothing public: a kubeconfig may be kept under any.
+	isPEM := bytes.HasPrefix(data, []byte("-----BEGIN ")) && !bytes.Contains(data, []byte("PRIVATE KEY"))
+	if ext := filepath.Ext(path); isPEM && (ext == ".crt" || ext == ".pub") {
 		mode = 0o644
 	}
 	if err := replaceFile(path, data, mode); err != nil {

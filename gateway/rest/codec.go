@@ -6,9 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	yamlv3 "go.yaml.in/yaml/v3"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -136,7 +138,10 @@ func (c *codec) unmarshal(data []byte, m proto.Message) (fields, error) {
 		return fields{}, nil
 	}
 	if c.media == mediaYAML {
-		var err error
+		err := checkYAML(data)
+		if err != nil {
+			return nil, err
+		}
 		if data, err = yaml.YAMLToJSONStrict(data); err != nil {
 			return nil, &fieldError{reason: "the body is not YAML: " + oneLine(err)}
 		}
@@ -153,6 +158,27 @@ func (c *codec) unmarshal(data []byte, m proto.Message) (fields, error) {
 		return nil, &fieldError{reason: "the body is not a " + string(m.ProtoReflect().Descriptor().Name()) + ": " + withoutPlace(err)}
 	}
 	return r.seen, nil
+}
+
+// checkYAML refuses what is not one YAML document, and aliases: no question needs them,
+// and what they stand for may be many times as large as they are.
+func checkYAML(data []byte) error {
+	decoder := yamlv3.NewDecoder(bytes.NewReader(data))
+	var document, next yamlv3.Node
+	if err := decoder.Decode(&document); err != nil {
+		return &fieldError{reason: "the body is not YAML: " + oneLine(err)}
+	}
+	if hasAlias(&document) {
+		return &fieldError{reason: "the body has aliases, which are not accepted"}
+	}
+	if err := decoder.Decode(&next); !errors.Is(err, io.EOF) {
+		return &fieldError{reason: "the body is more than one YAML document"}
+	}
+	return nil
+}
+
+func hasAlias(node *yamlv3.Node) bool {
+	return node.Kind == yamlv3.AliasNode || slices.ContainsFunc(node.Content, hasAlias)
 }
 
 // checkSyntax refuses what is not one JSON text. It says where, by field if there is
@@ -185,9 +211,14 @@ func checkSyntax(data []byte) error {
 	return &fieldError{reason: "the body is more than one JSON text"}
 }
 
+// maxLevels is how deep a place is known. No message is as deep.
+const maxLevels = 32
+
 // place is where in a JSON text a decoder is.
 type place struct {
 	levels []level
+	// deeper is how many levels there are below these.
+	deeper int
 	done   bool
 }
 
@@ -200,15 +231,21 @@ type level struct {
 }
 
 func (p *place) step(token json.Token) {
-	switch token {
-	case json.Delim('{'):
-		p.levels = append(p.levels, level{})
+	switch opens := token == json.Delim('{') || token == json.Delim('['); {
+	case opens && len(p.levels) == maxLevels:
+		p.deeper++
 		return
-	case json.Delim('['):
-		p.levels = append(p.levels, level{array: true})
+	case opens:
+		p.levels = append(p.levels, level{array: token == json.Delim('[')})
 		return
-	case json.Delim('}'), json.Delim(']'):
+	case token == json.Delim('}') || token == json.Delim(']'):
+		if p.deeper > 0 {
+			p.deeper--
+			return
+		}
 		p.levels = p.levels[:len(p.levels)-1]
+	case p.deeper > 0:
+		return
 	}
 	if len(p.levels) == 0 {
 		p.done = true
@@ -233,7 +270,7 @@ func (p *place) String() string {
 		case l.array:
 			path += fmt.Sprintf("[%d]", l.index)
 		case l.key != "":
-			path = join(path, l.key)
+			path = join(path, shown(l.key))
 		}
 	}
 	return path

@@ -23,9 +23,7 @@ func (h *Handler) complete(caller user.Info, m proto.Message, given fields) erro
 	case *authzv1.AuthorizeRequest:
 		h.completeQuestion(caller, m)
 	case *authzv1.BatchAuthorizeRequest:
-		for _, question := range m.GetQuestions() {
-			h.completeQuestion(caller, question)
-		}
+		return h.completeBatch(caller, m)
 	case *authzv1.ExplainRequest:
 		completeAction(m.GetAttributes())
 		completeUser(caller, m.GetAttributes())
@@ -60,6 +58,24 @@ func (h *Handler) completeQuestion(caller user.Info, m *authzv1.AuthorizeRequest
 	completeAction(m.GetAttributes())
 	completeUser(caller, m.GetAttributes())
 	m.AtLeastAsFreshAs = h.fresh(m.GetAtLeastAsFreshAs())
+}
+
+// maxQuestions is how many questions the gate takes at once.
+const maxQuestions = 1_000
+
+// completeBatch takes the caller for whom the questions are about that name nobody.
+func (h *Handler) completeBatch(caller user.Info, m *authzv1.BatchAuthorizeRequest) error {
+	if n := len(m.GetQuestions()); n > maxQuestions {
+		return &fieldError{field: "questions", reason: fmt.Sprintf("has %d items, at most %d are accepted", n, maxQuestions), cause: metav1.CauseTypeTooMany}
+	}
+	if m.GetUser() == nil {
+		m.User = userOf(caller)
+	}
+	for _, question := range m.GetQuestions() {
+		completeAction(question.GetAttributes())
+		question.AtLeastAsFreshAs = h.fresh(question.GetAtLeastAsFreshAs())
+	}
+	return nil
 }
 
 // completeAction takes an action on a resource for a request to the API.
@@ -106,7 +122,7 @@ func (h *Handler) completeAdmission(caller user.Info, a *admissionv1.Attributes,
 	}
 	if object.GetEncoding() == admissionv1.Encoding_ENCODING_JSON {
 		if err := json.Unmarshal(object.GetData(), &head); err != nil {
-			return &fieldError{field: "attributes." + name + ".metadata", reason: "cannot be read: " + oneLine(err)}
+			return &fieldError{field: "attributes." + name + ".metadata", reason: "is not the metadata of an object"}
 		}
 	}
 	if a.GetName() == "" {
@@ -166,7 +182,7 @@ func completeNamespace(a *admissionv1.Attributes) error {
 		return nil
 	}
 	var members, metadata map[string]json.RawMessage
-	if err := json.Unmarshal(object.GetData(), &members); err != nil {
+	if err := json.Unmarshal(object.GetData(), &members); err != nil || members == nil {
 		return &fieldError{field: "attributes.object", reason: "has to be an object"}
 	}
 	if raw, ok := members["metadata"]; ok && json.Unmarshal(raw, &metadata) != nil {

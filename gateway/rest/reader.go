@@ -25,6 +25,22 @@ type fields map[string]bool
 // It refuses what is not in the message, and says where.
 type reader struct{ seen fields }
 
+const (
+	// maxElements is how many elements of an array are read. No question of a person has
+	// as many.
+	maxElements = 10_000
+	// maxShown is how much of a key an error repeats, in bytes.
+	maxShown = 64
+)
+
+// shown returns a key as an error has it: not longer than a person reads.
+func shown(key string) string {
+	if len(key) <= maxShown {
+		return key
+	}
+	return strings.ToValidUTF8(key[:maxShown], "") + "…"
+}
+
 // member is one member of a JSON object.
 type member struct {
 	key   string
@@ -42,7 +58,7 @@ func (r *reader) message(md protoreflect.MessageDescriptor, raw json.RawMessage,
 	out.WriteByte('{')
 	given := map[protoreflect.Name]bool{}
 	for _, m := range members {
-		at := join(path, m.key)
+		at := join(path, shown(m.key))
 		fd := fieldOf(md, m.key)
 		switch {
 		case fd == nil:
@@ -76,6 +92,9 @@ func (r *reader) field(fd protoreflect.FieldDescriptor, raw json.RawMessage, pat
 	var elements []json.RawMessage
 	if err := json.Unmarshal(raw, &elements); err != nil {
 		return nil, &fieldError{field: path, reason: "has to be an array"}
+	}
+	if len(elements) > maxElements {
+		return nil, &fieldError{field: path, reason: fmt.Sprintf("has %d items, at most %d are accepted", len(elements), maxElements), cause: metav1.CauseTypeTooMany}
 	}
 	for i, element := range elements {
 		var err error
@@ -234,7 +253,7 @@ func membersOf(raw json.RawMessage, path string) ([]member, error) {
 		key, _ := token.(string)
 		var value json.RawMessage
 		if err := decoder.Decode(&value); err != nil {
-			return nil, &fieldError{field: join(path, key), reason: oneLine(err)}
+			return nil, &fieldError{field: join(path, shown(key)), reason: oneLine(err)}
 		}
 		members = append(members, member{key, value})
 	}
@@ -255,6 +274,9 @@ func unknownField(md protoreflect.MessageDescriptor, path, key string) error {
 	reason := "unknown field"
 	best := len(key)/3 + 1
 	for i := range md.Fields().Len() {
+		if len(key) > maxShown {
+			break // It looks like none.
+		}
 		name := md.Fields().Get(i).JSONName()
 		if d := distance(strings.ToLower(key), strings.ToLower(name)); d < best || d == 1 {
 			best, reason = d, fmt.Sprintf("unknown field, did you mean %q?", name)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/wait"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/discovery/cached/memory"
@@ -26,9 +27,49 @@ import (
 // restHook ends the streams of the gates' REST face when the server stops.
 const restHook = "trigate-rest-streams"
 
+const (
+	// kindsHook has the REST face forget from time to time which kinds there are.
+	kindsHook = "trigate-rest-kinds"
+	// kindsPeriod is how long it may not know of a new version of a kind; it is as long
+	// for admission.
+	kindsPeriod = 30 * time.Second
+	// kindsPause is how often at most it looks for a kind that it does not know.
+	kindsPause = time.Second
+)
+
+// freshKinds knows the resources of kinds. It looks for one that it does not know, since
+// that may be new.
+type freshKinds struct {
+	*restmapper.DeferredDiscoveryRESTMapper
+
+	mu     sync.Mutex
+	looked time.Time // guarded by mu
+}
+
+// RESTMapping implements meta.RESTMapper.
+func (k *freshKinds) RESTMapping(kind schema.GroupKind, versions ...string) (*meta.RESTMapping, error) {
+	mapping, err := k.DeferredDiscoveryRESTMapper.RESTMapping(kind, versions...)
+	if !meta.IsNoMatchError(err) || !k.mayLook() {
+		return mapping, err
+	}
+	k.Reset()
+	return k.DeferredDiscoveryRESTMapper.RESTMapping(kind, versions...)
+}
+
+func (k *freshKinds) mayLook() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if time.Since(k.looked) < kindsPause {
+		return false
+	}
+	k.looked = time.Now()
+	return true
+}
+
 // REST is the gates' REST face, and what it is made of.
 type REST struct {
 	handler     *rest.Handler
+	kinds       *freshKinds
 	equivalents *equivalents
 }
 
@@ -39,8 +80,8 @@ func newREST(config *genericapiserver.Config, gates *Gates, tokens *identities.C
 	if err != nil {
 		return nil, fmt.Errorf("making the discovery client: %w", err)
 	}
-	kinds := restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))
-	r := &REST{equivalents: &equivalents{kinds: kinds}}
+	kinds := &freshKinds{DeferredDiscoveryRESTMapper: restmapper.NewDeferredDiscoveryRESTMapper(memory.NewMemCacheClient(client))}
+	r := &REST{kinds: kinds, equivalents: &equivalents{kinds: kinds}}
 	r.handler, err = rest.New(rest.Config{
 		Authn:        gates.Authn,
 		Authz:        gates.Authz.Calls(),
@@ -67,6 +108,13 @@ func (r *REST) Install(server *genericapiserver.GenericAPIServer) error {
 		mux.Handle(path, r.handler)
 	}
 	mux.UnlistedHandlePrefix(rest.Prefix, r.handler)
+	if err := server.AddPostStartHook(kindsHook, func(hook genericapiserver.PostStartHookContext) error {
+		// It ends with the server.
+		go wait.UntilWithContext(hook.Context, func(context.Context) { r.kinds.Reset() }, kindsPeriod)
+		return nil
+	}); err != nil {
+		return err
+	}
 	return server.AddPreShutdownHook(restHook, func() error {
 		r.handler.Stop()
 		return nil
