@@ -59,8 +59,8 @@ func (c *codec) Marshal(v any) ([]byte, error) {
 	return yaml.JSONToYAML(data)
 }
 
-// marshalJSON knows what grpc-gateway hands over: a message, or one of a stream's
-// results or its error in a map.
+// marshalJSON knows what grpc-gateway hands over: a message, its members (withDefaulted),
+// or one of a stream's results or its error in a map.
 func marshalJSON(v any) ([]byte, error) {
 	switch v := v.(type) {
 	case *spb.Status:

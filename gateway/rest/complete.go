@@ -112,7 +112,7 @@ func (h *Handler) completeAdmission(caller user.Info, a *admissionv1.Attributes,
 		name, object = "oldObject", a.GetOldObject()
 	}
 	if object == nil || a.GetOperation() == admissionv1.Operation_OPERATION_CONNECT {
-		return nil
+		return nil // What is connected with are options.
 	}
 	if a.GetKind() == nil {
 		a.Kind = object.GetKind()
@@ -134,7 +134,13 @@ func (h *Handler) completeAdmission(caller user.Info, a *admissionv1.Attributes,
 	if err := h.completeResource(a, "attributes."+name); err != nil {
 		return err
 	}
-	return completeNamespace(a)
+	if err := completeNamespace(a); err != nil {
+		return err
+	}
+	if err := h.setDefaults(a.GetObject(), "attributes.object"); err != nil {
+		return err
+	}
+	return h.setDefaults(a.GetOldObject(), "attributes.oldObject")
 }
 
 // completeResource finds the resource of the object's kind, and those that hold the same

@@ -12,6 +12,8 @@ import (
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apiserver/pkg/authentication/user"
 	genericapirequest "k8s.io/apiserver/pkg/endpoints/request"
+
+	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 )
 
 // requestBody is a body that has been read, with what is needed to make the message
@@ -21,6 +23,8 @@ type requestBody struct {
 	handler *Handler
 	caller  user.Info
 	data    []byte
+	// defaulted is the object that admission is asked about, if it is JSON.
+	defaulted []byte
 	// err is why no message could be made of the body.
 	err error
 }
@@ -42,6 +46,9 @@ func (b *requestBody) decode(message any, unmarshal func([]byte, proto.Message) 
 	given, err := unmarshal(b.data, m)
 	if err == nil {
 		err = b.handler.complete(b.caller, m, given)
+	}
+	if admit, ok := m.(*admissionv1.AdmitRequest); ok && admit.GetAttributes().GetObject().GetEncoding() == admissionv1.Encoding_ENCODING_JSON {
+		b.defaulted = admit.GetAttributes().GetObject().GetData()
 	}
 	b.err = err
 	return err
@@ -74,6 +81,7 @@ func (h *Handler) prepare(next runtime.HandlerFunc) runtime.HandlerFunc {
 		ctx := req.Context()
 		caller, _ := genericapirequest.UserFrom(ctx)
 		body := &requestBody{handler: h, caller: caller}
+		ctx = context.WithValue(ctx, bodyKey{}, body)
 		if req.Method == http.MethodPost {
 			if body.data, body.err = h.read(w, req); body.err != nil {
 				h.writeStatus(w, req, statusOf(body.err))

@@ -39,6 +39,9 @@ type Config struct {
 	Authn, Authz, Admission grpc.ClientConnInterface
 	// Kinds finds the resource of an object's kind.
 	Kinds meta.RESTMapper
+	// Schemes have the built-in kinds, with their defaults. Of two that know a kind the
+	// first counts.
+	Schemes []*apiruntime.Scheme
 	// Equivalents are the resources that hold the same objects as another.
 	Equivalents apiruntime.EquivalentResourceMapper
 	// Known returns the changes of the policy that this gateway knows of, which answers
@@ -55,6 +58,8 @@ type Handler struct {
 	cfg  Config
 	mux  *runtime.ServeMux
 	page *ui.Handler
+	// kinds are those of cfg.Schemes.
+	kinds []kinds
 	// get has the paths that are read; all others are posted to.
 	get     map[string]bool
 	stopped chan struct{}
@@ -84,11 +89,15 @@ func New(cfg Config) (*Handler, error) {
 			h.get[pathOf(method)] = true
 		}
 	}
+	for _, scheme := range cfg.Schemes {
+		h.kinds = append(h.kinds, newKinds(scheme))
+	}
 	h.mux = runtime.NewServeMux(
 		runtime.WithMarshalerOption(runtime.MIMEWildcard, jsonCodec),
 		runtime.WithMarshalerOption(mediaJSON, jsonCodec),
 		runtime.WithMarshalerOption(mediaYAML, yamlCodec),
 		runtime.WithMiddlewares(h.prepare),
+		runtime.WithForwardResponseRewriter(withDefaulted),
 		runtime.WithErrorHandler(h.writeError),
 		runtime.WithRoutingErrorHandler(h.writeRoutingError),
 		runtime.WithStreamErrorHandler(h.streamError),

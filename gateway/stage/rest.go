@@ -87,6 +87,7 @@ func newREST(config *genericapiserver.Config, gates *Gates, tokens *identities.C
 		Authz:        gates.Authz.Calls(),
 		Admission:    gates.Admission.Calls(),
 		Kinds:        kinds,
+		Schemes:      schemes(),
 		Equivalents:  r.equivalents,
 		Known:        policy.Known,
 		MaxBodyBytes: config.MaxRequestBodyBytes,

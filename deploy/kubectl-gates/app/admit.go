@@ -27,11 +27,12 @@ var (
 	dry run, first for mutating admission and then for validating admission of what comes out.
 
 	Only admission is asked, about the object as it is given. Whether the user may write it is for kubectl
-	gates explain, and whether the API server finds it valid for kubectl apply --dry-run=server. Fields
-	that the API server would give a default are unset for those plugins and policies that read them.
+	gates explain, and whether the API server finds it valid for kubectl apply --dry-run=server. An object
+	of a built-in kind gets its defaults before, as in the API server. Those of a custom resource are not
+	set: give an object that has them, if a policy reads them.
 
-	A change is shown as a diff between what was given and what admission returns, by the diff program of
-	kubectl diff: diff -u -N, or what KUBECTL_EXTERNAL_DIFF names. Values of Secrets are masked.
+	A change is shown as a diff between what was given, with its defaults, and what admission returns, by
+	the diff program of kubectl diff: diff -u -N, or what KUBECTL_EXTERNAL_DIFF names. Values of Secrets are masked.
 
 	An update is one as kubectl replace makes it, with the object as it is in the cluster for the old one.
 

@@ -52,13 +52,16 @@ func (a *admission) ask(ctx context.Context, info *resource.Info, operation stri
 		return nil, err
 	}
 	item := newAdmissionItem(info, operation, given)
-	outcome, changed, err := a.admit(ctx, attributes)
+	admitted, err := a.admit(ctx, attributes)
 	if err != nil {
 		return nil, err
 	}
-	item.add(phaseMutating, outcome)
-	if item.Object = changed; changed != nil {
-		if attributes.Object, err = encode(changed); err != nil {
+	item.add(phaseMutating, admitted.outcome)
+	if admitted.asked != nil {
+		item.given = admitted.asked
+	}
+	if item.Object = admitted.object; item.Object != nil {
+		if attributes.Object, err = encode(item.Object); err != nil {
 			return nil, err
 		}
 	}
@@ -73,25 +76,34 @@ func (a *admission) ask(ctx context.Context, info *resource.Info, operation stri
 	return item, nil
 }
 
-// admit asks for mutating admission. The object is nil if it is left alone; in REST it
-// stands in the answer as it is, and not as its message.
-func (a *admission) admit(ctx context.Context, attributes *admissionv1.Attributes) (*admissionv1.Outcome, *unstructured.Unstructured, error) {
+// admitted is the answer of mutating admission, in which objects stand as they are, and
+// not as their messages.
+type admitted struct {
+	outcome *admissionv1.Outcome
+	// asked is the object that admission saw, with its defaults, and object the one that it
+	// made of it. Both are nil if it left it alone.
+	asked, object *unstructured.Unstructured
+}
+
+// admit asks for mutating admission.
+func (a *admission) admit(ctx context.Context, attributes *admissionv1.Attributes) (*admitted, error) {
 	content, err := a.gates.postRaw(ctx, pathAdmit, &admissionv1.AdmitRequest{Attributes: attributes})
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	var answer struct {
-		Outcome json.RawMessage            `json:"outcome"`
-		Object  *unstructured.Unstructured `json:"object"`
+		Outcome         json.RawMessage            `json:"outcome"`
+		DefaultedObject *unstructured.Unstructured `json:"defaultedObject"`
+		Object          *unstructured.Unstructured `json:"object"`
 	}
 	if err := json.Unmarshal(content, &answer); err != nil {
-		return nil, nil, fmt.Errorf("reading the answer of %s: %w", pathAdmit, err)
+		return nil, fmt.Errorf("reading the answer of %s: %w", pathAdmit, err)
 	}
 	outcome := &admissionv1.Outcome{}
 	if err := read(pathAdmit, answer.Outcome, outcome); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return outcome, answer.Object, nil
+	return &admitted{outcome: outcome, asked: answer.DefaultedObject, object: answer.Object}, nil
 }
 
 // attributes describe the request that is asked about, as the gateway would for one

@@ -24,6 +24,7 @@ const (
 	to   = "gateway/rest/openapi.json"
 
 	objectName     = "trigate.admission.v1.Object"
+	admittedName   = "trigate.admission.v1.AdmitResponse"
 	rpcStatusName  = "google.rpc.Status"
 	failureName    = "io.k8s.apimachinery.pkg.apis.meta.v1.Status"
 	stateName      = "trigate.gates.Status"
@@ -63,7 +64,8 @@ func merge() (*spec.Swagger, error) {
 				"Names of fields are read in camelCase and in snake_case, and written in camelCase. Values of enums may be " +
 				"given without their prefix (CREATE), and bytes that are JSON as JSON. A question that names no user is about " +
 				"the caller. One of admission takes its kind, resource, namespace and name from its object, is for CREATE and a " +
-				"dry run unless it says otherwise.",
+				"dry run unless it says otherwise. An object of a built-in kind gets its defaults, as in the Kubernetes API; " +
+				"one of a custom resource is taken as it is.",
 			Version: "v1",
 		}},
 		Paths:       &spec.Paths{Paths: map[string]spec.PathItem{}},
@@ -103,6 +105,9 @@ func describe(d *spec.Swagger) *spec3.OpenAPI {
 	delete(d.Definitions, "google.protobuf.Any")
 	d.Definitions[objectName] = *object("A Kubernetes object with apiVersion and kind, as JSON or YAML. "+
 		"One that is in another encoding is an object with the members kind, encoding and data (base64), as in the gRPC API.", nil)
+	defaulted := object("The object that admission was asked about, with the namespace and the defaults that the API server gives "+
+		"an object of a built-in kind; only beside an object that admission changed.", nil)
+	d.Definitions[admittedName].Properties[rest.DefaultedField] = *defaulted
 	d.Definitions[failureName] = *schemaOf(reflect.TypeFor[metav1.Status]())
 	d.Definitions[stateName] = *schemaOf(reflect.TypeFor[rest.Status]())
 	d.Paths.Paths[rest.StatusPath] = read("GatesStatus", "How the gates are, as seen from this gateway.", spec.RefSchema(definitionsRef+stateName))

@@ -64,6 +64,9 @@ func TestAdmit(t *testing.T) {
 
 	t.Run("changed by a plugin", func(t *testing.T) {
 		want(t, admit(fmt.Sprintf(pod, "shell"), "-n", ns), 0, "pod/shell in namespace "+ns+" (create): allowed, changed:\n", "\n+  serviceAccountName: default\n")
+		if result := admit(fmt.Sprintf(pod, "shell"), "-n", ns); strings.Contains(result.Stdout, "+  restartPolicy") {
+			t.Errorf("a default is shown for a change by admission:\n%s", result.Stdout)
+		}
 	})
 	t.Run("denied by PodSecurity", func(t *testing.T) {
 		result := admit(fmt.Sprintf(pod, "shell"), "-n", strict)

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
@@ -282,6 +283,66 @@ func TestPage(t *testing.T) {
 	if got := send(t, admin, http.MethodGet, "/gates/ui", "", ""); !strings.Contains(got.body, "<title>Trigate") {
 		t.Errorf("without a slash there is no way to the page, but %d:\n%s", got.code, got.body)
 	}
+}
+
+// alone is a policy that lets Deployments in a namespace have one replica.
+const alone = `
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicy
+metadata: {name: alone}
+spec:
+  matchConstraints:
+    namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: %[1]s}}
+    resourceRules: [{operations: [CREATE], apiGroups: [apps], apiVersions: [v1], resources: [deployments]}]
+  validations: [{expression: "object.spec.replicas == 1", message: one is enough}]
+---
+apiVersion: admissionregistration.k8s.io/v1
+kind: ValidatingAdmissionPolicyBinding
+metadata: {name: alone}
+spec: {policyName: alone, validationActions: [Deny]}
+`
+
+// TestDefaults asks admission about an object that leaves out what a policy reads.
+func TestDefaults(t *testing.T) {
+	c := framework.Shared(t, framework.Trigate)
+	admin, namespace := c.User(t, "root", "system:masters"), c.Namespace(t)
+	manifest := fmt.Sprintf(alone, namespace)
+	c.MustKubectlInput(t, manifest, "create", "-f", "-")
+	t.Cleanup(func() { c.MustKubectlInput(t, manifest, "delete", "-f", "-") })
+	validate := func(replicas string) answer {
+		return send(t, admin, http.MethodPost, "/gates/admission/v1/validate", "application/yaml", fmt.Sprintf(`
+attributes:
+  object:
+    apiVersion: apps/v1
+    kind: Deployment
+    metadata: {name: a, namespace: %s}
+    spec: {%s selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: a, image: b}]}}}
+`, namespace, replicas))
+	}
+	framework.Eventually(t, "the policy is in force", func() error {
+		if got := validate("replicas: 2,"); got.code != http.StatusOK || !strings.Contains(got.body, "one is enough") {
+			return fmt.Errorf("got %d: %s", got.code, got.body)
+		}
+		return nil
+	})
+	if got := validate(""); got.code != http.StatusOK || !strings.Contains(got.body, `"allowed":true`) {
+		t.Errorf("without replicas: got %d, want it allowed: %s", got.code, got.body)
+	}
+	t.Run("what admission changed, beside what it was asked about", func(t *testing.T) {
+		got := ask(t, admin, "/gates/admission/v1/admit")
+		var admitted struct{ Object, DefaultedObject *corev1.Pod }
+		if err := json.Unmarshal([]byte(got.body), &admitted); err != nil || admitted.Object == nil || admitted.DefaultedObject == nil {
+			t.Fatalf("got %d (%v): %s", got.code, err, got.body)
+		}
+		for _, pod := range []*corev1.Pod{admitted.Object, admitted.DefaultedObject} {
+			if pod.Spec.RestartPolicy != corev1.RestartPolicyAlways {
+				t.Errorf("the default of restartPolicy is not set: %s", got.body)
+			}
+		}
+		if admitted.Object.Spec.ServiceAccountName != "default" || admitted.DefaultedObject.Spec.ServiceAccountName != "" {
+			t.Errorf("the service account is not the only one's that admission changed: %s", got.body)
+		}
+	})
 }
 
 func TestStreams(t *testing.T) {
