@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
+	"github.com/trigate/trigate/services/internal/dial"
 )
 
 const (
@@ -145,7 +146,7 @@ func (s *openStream) ask(ctx context.Context, request *authzv1.AuthorizeRequest)
 		timeout = min(timeout, time.Until(deadline))
 	}
 	answer := make(chan *authzv1.AuthorizeResult, 1)
-	question := &authzv1.StreamQuestion{Request: request, Timeout: durationpb.New(timeout)}
+	question := &authzv1.StreamQuestion{Request: request, Timeout: durationpb.New(timeout), AuditId: dial.AuditID(ctx)}
 	if !s.enter(question, answer) {
 		return nil, errNoStream
 	}

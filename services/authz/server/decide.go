@@ -6,6 +6,7 @@ import (
 	"runtime/debug"
 	"time"
 
+	"google.golang.org/grpc/status"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/klog/v2"
 
@@ -71,35 +72,28 @@ func reuseOf(said convert.Say, sayings *chain.Sayings) authzv1.Reuse {
 	return sayings.Reuse()
 }
 
-// result answers one of several questions.
-func (s *Server) result(ctx context.Context, request *authzv1.AuthorizeRequest, patience time.Duration) *authzv1.AuthorizeResult {
-	result := &authzv1.AuthorizeResult{}
-	result.Response, result.Error = s.settle(ctx, func() (*authzv1.AuthorizeResponse, error) {
-		return s.decide(ctx, request, patience)
+// result answers one question on a stream, which has a line of its own in the log.
+func (s *Server) result(ctx context.Context, question *authzv1.StreamQuestion, patience time.Duration) *authzv1.AuthorizeResult {
+	if patience > 0 {
+		// A question that may wait may be asked on, of a webhook.
+		ctx = serve.WithQuestion(ctx, question.GetAuditId())
+	}
+	start := time.Now()
+	response, err := attempt(func() (*authzv1.AuthorizeResponse, error) {
+		return s.decide(ctx, question.GetRequest(), patience)
 	})
-	return result
+	if status := serve.LogQuestion(ctx, question.GetAuditId(), err, time.Since(start)); status != nil {
+		return &authzv1.AuthorizeResult{Error: errorOf(status)}
+	}
+	return &authzv1.AuthorizeResult{Response: response}
 }
 
-// settle returns what answer does, or why there is none. A panic is the error of this
-// answer alone.
+// settle returns what answer does, or why there is none, for one question of a call that
+// has others. It has a line in the log only if that is a fault of ours.
 func (s *Server) settle(ctx context.Context, answer func() (*authzv1.AuthorizeResponse, error)) (*authzv1.AuthorizeResponse, *authzv1.AuthorizeError) {
-	response, err := func() (_ *authzv1.AuthorizeResponse, err error) {
-		defer func() {
-			if value := recover(); value != nil {
-				err = rpcerr.Internal(&interceptor.PanicError{Value: value, Stack: debug.Stack()})
-			}
-		}()
-		return answer()
-	}()
+	response, err := attempt(answer)
 	if err == nil {
 		return response, nil
-	}
-	switch {
-	case errors.Is(err, context.DeadlineExceeded):
-		err = rpcerr.DeadlineExceeded(hop, err)
-	case errors.Is(err, context.Canceled):
-		// With the call or the stream, which has its own line in the log.
-		err = rpcerr.Canceled(err)
 	}
 	if e, ok := rpcerr.As(err); !ok || e.Reason == rpcerr.ReasonInternal {
 		keysAndValues := []any{}
@@ -108,8 +102,33 @@ func (s *Server) settle(ctx context.Context, answer func() (*authzv1.AuthorizeRe
 		}
 		klog.FromContext(ctx).Error(err, "Could not answer one of several questions", keysAndValues...)
 	}
-	status := rpcerr.ToStatus(err, serve.AuditIDFrom(ctx))
-	return nil, &authzv1.AuthorizeError{Code: int32(status.Code()), Message: status.Message()}
+	return nil, errorOf(rpcerr.ToStatus(err, serve.AuditIDFrom(ctx)))
+}
+
+func errorOf(s *status.Status) *authzv1.AuthorizeError {
+	return &authzv1.AuthorizeError{Code: int32(s.Code()), Message: s.Message()}
+}
+
+// attempt returns what answer does. A panic is the error of this answer alone.
+func attempt(answer func() (*authzv1.AuthorizeResponse, error)) (*authzv1.AuthorizeResponse, error) {
+	response, err := func() (_ *authzv1.AuthorizeResponse, err error) {
+		defer func() {
+			if value := recover(); value != nil {
+				err = rpcerr.Internal(&interceptor.PanicError{Value: value, Stack: debug.Stack()})
+			}
+		}()
+		return answer()
+	}()
+	switch {
+	case err == nil:
+		return response, nil
+	case errors.Is(err, context.DeadlineExceeded):
+		err = rpcerr.DeadlineExceeded(hop, err)
+	case errors.Is(err, context.Canceled):
+		// With the call or the stream, which has its own line in the log.
+		err = rpcerr.Canceled(err)
+	}
+	return nil, err
 }
 
 // mayWait reports whether a question may have to wait for something.

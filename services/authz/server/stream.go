@@ -128,7 +128,7 @@ func (d *dialogue) takeSlow(ctx context.Context, question *authzv1.StreamQuestio
 }
 
 func (d *dialogue) answer(ctx context.Context, question *authzv1.StreamQuestion, patience time.Duration) *authzv1.StreamAnswer {
-	return &authzv1.StreamAnswer{Id: question.GetId(), Result: d.server.result(ctx, question.GetRequest(), patience)}
+	return &authzv1.StreamAnswer{Id: question.GetId(), Result: d.server.result(ctx, question, patience)}
 }
 
 func timeoutOf(question *authzv1.StreamQuestion) time.Duration {

@@ -175,10 +175,17 @@ func (s *clientStream) SendMsg(message any) error {
 // withAuditID sends the audit ID of the Kubernetes request along, for the logs
 // of the services.
 func withAuditID(ctx context.Context) context.Context {
-	id, _ := audit.AuditIDFrom(ctx)
-	clean := interceptor.CleanAuditID(string(id))
-	if clean == "" {
+	id := AuditID(ctx)
+	if id == "" {
 		return ctx
 	}
-	return metadata.AppendToOutgoingContext(ctx, interceptor.AuditIDKey, clean)
+	return metadata.AppendToOutgoingContext(ctx, interceptor.AuditIDKey, id)
+}
+
+// AuditID returns the audit ID of the Kubernetes request whose context it is as it
+// travels to a service, or "". Calls have it by themselves; a question on a stream of
+// many has to say it.
+func AuditID(ctx context.Context) string {
+	id, _ := audit.AuditIDFrom(ctx)
+	return interceptor.CleanAuditID(string(id))
 }

@@ -371,3 +371,46 @@ func TestPolicyMissing(t *testing.T) {
 		t.Errorf("Missing() = %q, want /a.A/Two /b.B/Three", got)
 	}
 }
+
+func TestLogQuestion(t *testing.T) {
+	for name, tc := range map[string]struct {
+		auditID string
+		err     error
+		wantID  string
+		wantLog []string
+	}{
+		"answered":            {"audit-2", nil, "audit-2", []string{"INFO Answered question", `code="OK"`}},
+		"refused":             {"audit\n-2", rpcerr.InvalidArgument("f", "bad"), "audit-2", []string{"INFO Refused question", `reason="f: bad"`}},
+		"failed":              {"audit-2", errors.New("driver"), "audit-2", []string{"ERROR Could not answer question", `err="driver"`}},
+		"one that says no ID": {"", nil, "audit-1", []string{"INFO Answered question"}},
+		"a long ID":           {strings.Repeat("x", 100), nil, strings.Repeat("x", 64), []string{"INFO Answered question"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, logged := logOf(t)
+			ctx = metadata.NewIncomingContext(ctx, metadata.Pairs(interceptor.AuditIDKey, "audit-1"))
+			err := modes["stream"](ctx, interceptor.Log(), func(ctx context.Context) error {
+				question := interceptor.WithQuestion(ctx, tc.auditID)
+				if got := interceptor.AuditIDFrom(question); got != tc.wantID {
+					t.Errorf("AuditIDFrom() = %q, want %q", got, tc.wantID)
+				}
+				if got, _ := audit.AuditIDFrom(question); string(got) != tc.wantID {
+					t.Errorf("audit.AuditIDFrom() = %q, want %q", got, tc.wantID)
+				}
+				seen := interceptor.LogQuestion(ctx, tc.auditID, tc.err, time.Second)
+				if want := rpcerr.ToStatus(tc.err, tc.wantID); seen.Code() != want.Code() || seen.Message() != want.Message() {
+					t.Errorf("LogQuestion() = %v, want %v", seen, want)
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			line, _, _ := strings.Cut(logged(), "\n")
+			for _, want := range append(tc.wantLog, `auditID="`+tc.wantID+`"`, `method="`) {
+				if strings.Count(line, want) != 1 {
+					t.Errorf("log line %q has not one %q", line, want)
+				}
+			}
+		})
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apiserver/pkg/audit"
 	"k8s.io/klog/v2"
@@ -37,41 +38,88 @@ const (
 // it. What the messages contain is never logged.
 func Log() Interceptor {
 	return New("log", func(ctx context.Context, call *Call, next func(context.Context) error) error {
-		auditID := incomingAuditID(ctx)
-		logger := klog.FromContext(ctx).WithValues("auditID", auditID, "method", call.FullMethod)
-		ctx = klog.NewContext(withAuditID(ctx, auditID), logger)
-
+		r := request{auditID: incomingAuditID(ctx), method: call.FullMethod, logger: klog.FromContext(ctx)}
+		ctx = r.in(ctx)
 		start := time.Now()
 		err := next(ctx)
-		elapsed := time.Since(start)
-		if err == nil {
-			logger.V(levelSuccess).Info("Handled gRPC call", "code", codes.OK, "duration", elapsed)
-			return nil
-		}
-		status := rpcerr.ToStatus(err, auditID)
-		keysAndValues := []any{"code", status.Code(), "duration", elapsed}
-		if p := (*PanicError)(nil); errors.As(err, &p) {
-			keysAndValues = append(keysAndValues, "stack", string(p.Stack))
-		}
-		if rpcerr.IsCallersFault(err) {
-			logger.V(levelCallersFault).Info("Refused gRPC call", append(keysAndValues, "reason", err.Error())...)
-		} else {
-			logger.Error(err, "Could not answer gRPC call", keysAndValues...)
-		}
-		return status.Err()
+		return callLines.write(klog.FromContext(ctx), r.auditID, err, time.Since(start)).Err()
 	})
 }
 
-type auditIDContextKey struct{}
+// lines are the messages of what is answered, what is refused as the caller's fault, and
+// what could not be answered.
+type lines struct{ handled, refused, failed string }
 
-// AuditIDFrom returns the audit ID of the call whose context it is, or "".
+var (
+	callLines     = lines{"Handled gRPC call", "Refused gRPC call", "Could not answer gRPC call"}
+	questionLines = lines{"Answered question", "Refused question", "Could not answer question"}
+)
+
+// write writes one line, and returns what the caller may see of err: nil for nil.
+func (l lines) write(logger klog.Logger, auditID string, err error, elapsed time.Duration) *status.Status {
+	if err == nil {
+		logger.V(levelSuccess).Info(l.handled, "code", codes.OK, "duration", elapsed)
+		return nil
+	}
+	seen := rpcerr.ToStatus(err, auditID)
+	keysAndValues := []any{"code", seen.Code(), "duration", elapsed}
+	if p := (*PanicError)(nil); errors.As(err, &p) {
+		keysAndValues = append(keysAndValues, "stack", string(p.Stack))
+	}
+	if rpcerr.IsCallersFault(err) {
+		logger.V(levelCallersFault).Info(l.refused, append(keysAndValues, "reason", err.Error())...)
+	} else {
+		logger.Error(err, l.failed, keysAndValues...)
+	}
+	return seen
+}
+
+// WithQuestion returns the context of one question on a stream of many, for what is
+// asked and logged on its behalf. The audit ID is what the caller says; if nothing of it
+// can be used, the question goes by the stream's.
+func WithQuestion(ctx context.Context, auditID string) context.Context {
+	r, ok := ctx.Value(requestContextKey{}).(request)
+	if auditID = CleanAuditID(auditID); !ok || auditID == "" {
+		return ctx
+	}
+	r.auditID = auditID
+	return r.in(ctx)
+}
+
+// LogQuestion writes the line of one question on a stream of many, as Log does for a
+// call, and returns what the caller may see of err: nil for nil. Unless there is a line,
+// it costs next to nothing.
+func LogQuestion(ctx context.Context, auditID string, err error, elapsed time.Duration) *status.Status {
+	if err == nil && !klog.FromContext(ctx).V(levelSuccess).Enabled() {
+		return nil
+	}
+	ctx = WithQuestion(ctx, auditID)
+	return questionLines.write(klog.FromContext(ctx), AuditIDFrom(ctx), err, elapsed)
+}
+
+// request is what a context says of the call or question that it is for.
+type request struct {
+	auditID, method string
+	// logger is the process' own, to which nothing is added yet.
+	logger klog.Logger
+}
+
+type requestContextKey struct{}
+
+// in returns the context with the request in it, and in the context's logger.
+func (r request) in(ctx context.Context) context.Context {
+	ctx = context.WithValue(ctx, requestContextKey{}, r)
+	return klog.NewContext(withAuditID(ctx, r.auditID), r.logger.WithValues("auditID", r.auditID, "method", r.method))
+}
+
+// AuditIDFrom returns the audit ID of the call, or of the question on a stream, whose
+// context it is, or "".
 func AuditIDFrom(ctx context.Context) string {
-	id, _ := ctx.Value(auditIDContextKey{}).(string)
-	return id
+	r, _ := ctx.Value(requestContextKey{}).(request)
+	return r.auditID
 }
 
 func withAuditID(ctx context.Context, id string) context.Context {
-	ctx = context.WithValue(ctx, auditIDContextKey{}, id)
 	// Upstream's webhook clients send the ID on from here.
 	ctx = audit.WithAuditContext(ctx)
 	audit.WithAuditID(ctx, types.UID(id))

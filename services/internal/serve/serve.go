@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	reflectionv1 "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	reflectionv1alpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
+	"google.golang.org/grpc/status"
 	"k8s.io/apiserver/pkg/authentication/authenticator"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/component-base/tracing"
@@ -61,8 +62,21 @@ func Peers(names ...string) Rule { return interceptor.Peers(names...) }
 // context is not that of a call.
 func CallerFrom(ctx context.Context) (Caller, bool) { return interceptor.CallerFrom(ctx) }
 
-// AuditIDFrom returns the audit ID of the call whose context it is, or "".
+// AuditIDFrom returns the audit ID of the call, or of the question on a stream, whose
+// context it is, or "".
 func AuditIDFrom(ctx context.Context) string { return interceptor.AuditIDFrom(ctx) }
+
+// WithQuestion returns the context of one question on a stream of many, which has the
+// audit ID that its caller says.
+func WithQuestion(ctx context.Context, auditID string) context.Context {
+	return interceptor.WithQuestion(ctx, auditID)
+}
+
+// LogQuestion writes the line of one question on a stream of many, and returns what the
+// caller may see of err: nil for nil.
+func LogQuestion(ctx context.Context, auditID string, err error, elapsed time.Duration) *status.Status {
+	return interceptor.LogQuestion(ctx, auditID, err, elapsed)
+}
 
 // Defaults of Config.
 const (

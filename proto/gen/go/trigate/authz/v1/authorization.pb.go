@@ -1428,7 +1428,11 @@ type StreamQuestion struct {
 	// The question.
 	Request *AuthorizeRequest `protobuf:"bytes,2,opt,name=request,proto3" json:"request,omitempty"`
 	// How long an answer is of use. Unset or zero stands for the service's own limit.
-	Timeout       *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	Timeout *durationpb.Duration `protobuf:"bytes,3,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	// The audit ID of the Kubernetes request that the question is about, for the service's
+	// log. 64 bytes of printable ASCII are kept, and other characters left out. Empty
+	// stands for the stream's own.
+	AuditId       string `protobuf:"bytes,4,opt,name=audit_id,json=auditId,proto3" json:"audit_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1482,6 +1486,13 @@ func (x *StreamQuestion) GetTimeout() *durationpb.Duration {
 		return x.Timeout
 	}
 	return nil
+}
+
+func (x *StreamQuestion) GetAuditId() string {
+	if x != nil {
+		return x.AuditId
+	}
+	return ""
 }
 
 // AuthorizeStreamResponse answers one or more questions.
@@ -2530,11 +2541,12 @@ const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\"X\n" +
 	"\x16AuthorizeStreamRequest\x12>\n" +
-	"\tquestions\x18\x01 \x03(\v2 .trigate.authz.v1.StreamQuestionR\tquestions\"\x93\x01\n" +
+	"\tquestions\x18\x01 \x03(\v2 .trigate.authz.v1.StreamQuestionR\tquestions\"\xae\x01\n" +
 	"\x0eStreamQuestion\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12<\n" +
 	"\arequest\x18\x02 \x01(\v2\".trigate.authz.v1.AuthorizeRequestR\arequest\x123\n" +
-	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"S\n" +
+	"\atimeout\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\atimeout\x12\x19\n" +
+	"\baudit_id\x18\x04 \x01(\tR\aauditId\"S\n" +
 	"\x17AuthorizeStreamResponse\x128\n" +
 	"\aanswers\x18\x01 \x03(\v2\x1e.trigate.authz.v1.StreamAnswerR\aanswers\"Y\n" +
 	"\fStreamAnswer\x12\x0e\n" +
