@@ -12,9 +12,10 @@ import (
 	"github.com/trigate/trigate/deploy/test/framework"
 )
 
-// TestKilledWhileItDecides kills the admission gate, and starts it again, while it waits
-// for a webhook. Nobody knows what it would have said, so that the write is not done,
-// even if the webhook then lets it pass; and a quota has not counted it.
+// TestKilledWhileItDecides kills the admission gate while it waits for a webhook. Nobody
+// knows what it would have said, so that the write is not done, even if the webhook then
+// lets it pass; and a quota has not counted it. (Were the gate back before the answer, it
+// would be asked once more.)
 func TestKilledWhileItDecides(t *testing.T) {
 	const (
 		secrets = "/api/v1/namespaces/" + namespace + "/secrets"
@@ -69,10 +70,10 @@ func TestKilledWhileItDecides(t *testing.T) {
 				t.Fatalf("answered before the webhook was called: %+v", early)
 			}
 			p.Kill(t, admission)
-			p.Start(t, admission)
 			got := <-results
 			took := time.Since(begin)
 			close(release)
+			p.Start(t, admission)
 			if got.err != nil {
 				t.Fatal(got.err)
 			}
