@@ -308,7 +308,15 @@ func TestSelectorsDecideWhetherAWebhookIsCalled(t *testing.T) {
 		admin.Send(t, "POST", core(ns, "secrets"), secret("a: b")).Want(t, 201)
 		admin.Send(t, "PUT", core(ns, "secrets/s1"), secret("watched: 'yes'")).Want(t, 200)
 		admin.Send(t, "PUT", core(ns, "secrets/s1"), secret("watched: 'no'")).Want(t, 200) // the old one has it
-		admin.Send(t, "DELETE", core(ns, "secrets/s1"), "").Want(t, 200)                   // nothing has it
+		// A deletion is judged by what the watch cache has.
+		framework.Eventually(t, "the watch cache to have the change", func() error {
+			cached := c.Admin(t).Send(t, "GET", core(ns, "secrets/s1")+"?resourceVersion=0", "").Want(t, 200)
+			if label := cached.String(t, "metadata", "labels", "watched"); label != "no" {
+				return fmt.Errorf("the label is still %q", label)
+			}
+			return nil
+		})
+		admin.Send(t, "DELETE", core(ns, "secrets/s1"), "").Want(t, 200) // nothing has it
 		admin.Send(t, "PATCH", "/api/v1/namespaces/"+ns, `{"metadata":{"annotations":{"a":"b"}}}`, framework.MergePatch).Want(t, 200)
 		admin.Send(t, "PATCH", "/api/v1/namespaces/"+other, `{"metadata":{"annotations":{"a":"b"}}}`, framework.MergePatch).Want(t, 200)
 		admin.Send(t, "POST", "/apis/scheduling.k8s.io/v1/priorityclasses?dryRun=All",
