@@ -39,10 +39,12 @@ func TestBatchKeepsItsUser(t *testing.T) {
 // TestBatchIsBounded wants more questions than a gate takes to be refused before each of
 // them gets a copy of the caller.
 func TestBatchIsBounded(t *testing.T) {
-	m := &authzv1.BatchAuthorizeRequest{}
-	body := `{"questions":[` + strings.Repeat(`{"attributes":{}},`, 10_000) + `{}]}`
-	if err := read(t, body, m); err == nil {
-		t.Errorf("a body of %d bytes became a message of %d", len(body), proto.Size(m))
+	for _, questions := range []int{maxQuestions, maxElements} {
+		m := &authzv1.BatchAuthorizeRequest{}
+		body := `{"questions":[` + strings.Repeat(`{"attributes":{}},`, questions) + `{}]}`
+		if err := read(t, body, m); err == nil {
+			t.Errorf("%d questions, a body of %d bytes, became a message of %d", questions+1, len(body), proto.Size(m))
+		}
 	}
 }
 
