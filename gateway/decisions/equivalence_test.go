@@ -18,6 +18,8 @@ import (
 	"k8s.io/kubernetes/pkg/apis/rbac"
 	rbacauthorizer "k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 
+	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
+	authnclient "github.com/trigate/trigate/services/authn/client"
 	"github.com/trigate/trigate/services/authz/authztest"
 	"github.com/trigate/trigate/services/authz/rbactest"
 )
@@ -100,6 +102,62 @@ func TestEquivalence(t *testing.T) {
 	if hits == 0 {
 		t.Error("no question was answered from the cache")
 	}
+}
+
+// TestEquivalenceInColumns asks the service for all that one user may do at once, and wants
+// upstream's decisions and reasons. Before each batch the world changes, as in
+// TestEquivalence.
+func TestEquivalenceInColumns(t *testing.T) {
+	for n := range worlds {
+		rng := rand.New(rand.NewPCG(uint64(n), 2))
+		world := rbactest.Random(rng)
+		service, cache := startWorld(t, world)
+		stub := authzv1.NewAuthorizationServiceClient(service.Conn(t))
+		for round := range rounds {
+			write(t, service, cache, world.Mutate(rng))
+			reference := upstream(t, world)
+			asked := questionsInColumns(world, rng)
+			actions := rbactest.Actions(asked...)
+			actions.AtLeastAsFreshAs = cache.Known().ToProto()
+			response, err := stub.BatchAuthorize(t.Context(), &authzv1.BatchAuthorizeRequest{User: authnclient.UserToProto(asked[0].User), Actions: actions})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := len(response.GetAnswers()); got != len(asked) {
+				t.Fatalf("%d answers to %d questions", got, len(asked))
+			}
+			for i, place := range response.GetAnswers() {
+				answer := response.GetResults()[place].GetResponse()
+				got := answered{decision: decisionOf(answer), reason: answer.GetReason(), err: answer.GetError()}
+				if want := answerOf(reference, &asked[i]); got != want {
+					t.Fatalf("world %d, round %d: %+v:\n got %+v\nwant %+v", n, round, asked[i], got, want)
+				}
+			}
+		}
+	}
+}
+
+// questionsInColumns returns questions of one user that can be asked in columns.
+func questionsInColumns(world *rbactest.World, rng *rand.Rand) []authorizer.AttributesRecord {
+	who := questionOf(world, rng).User
+	var asked []authorizer.AttributesRecord
+	for len(asked) < questions {
+		if q := world.Question(rng); rbactest.InColumns(q) {
+			q.User = who
+			asked = append(asked, q)
+		}
+	}
+	return asked
+}
+
+func decisionOf(response *authzv1.AuthorizeResponse) authorizer.Decision {
+	switch response.GetDecision() {
+	case authzv1.Decision_DECISION_ALLOW:
+		return authorizer.DecisionAllow
+	case authzv1.Decision_DECISION_NO_OPINION:
+		return authorizer.DecisionNoOpinion
+	}
+	return authorizer.DecisionDeny // which RBAC never says
 }
 
 // TestEquivalenceUnderChange has the world change while questions run: an answer has

@@ -75,6 +75,9 @@ func (h *Handler) completeBatch(caller user.Info, m *authzv1.BatchAuthorizeReque
 		completeAction(question.GetAttributes())
 		question.AtLeastAsFreshAs = h.fresh(question.GetAtLeastAsFreshAs())
 	}
+	if actions := m.GetActions(); actions != nil {
+		actions.AtLeastAsFreshAs = h.fresh(actions.GetAtLeastAsFreshAs())
+	}
 	return nil
 }
 

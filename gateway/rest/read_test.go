@@ -36,6 +36,23 @@ func TestBatchKeepsItsUser(t *testing.T) {
 	}
 }
 
+// TestActionsAreFresh wants actions in columns to be about the caller, by a policy that has
+// seen what the gateway knows of.
+func TestActionsAreFresh(t *testing.T) {
+	m := &authzv1.BatchAuthorizeRequest{}
+	h := &Handler{cfg: Config{Known: func() authzclient.Revision { return authzclient.Revision{Roles: 7} }}}
+	given, err := jsonCodec.unmarshal([]byte(`{"actions":{"verbs":["get"],"names":["a","b"],"atLeastAsFreshAs":{"roleBindings":"3"}}}`), m)
+	if err == nil {
+		err = h.complete(&user.DefaultInfo{Name: "admin"}, m, given)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.GetActions().GetAtLeastAsFreshAs(); m.GetUser().GetName() != "admin" || got.GetRoles() != 7 || got.GetRoleBindings() != 3 {
+		t.Errorf("complete() = %v, want the caller, and roles of 7 and bindings of 3 at least", m)
+	}
+}
+
 // TestBatchIsBounded wants more questions than a gate takes to be refused before each of
 // them gets a copy of the caller.
 func TestBatchIsBounded(t *testing.T) {

@@ -24,6 +24,9 @@ const (
 
 // BatchAuthorize decides several questions.
 func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAuthorizeRequest) (*authzv1.BatchAuthorizeResponse, error) {
+	if request.GetActions() != nil {
+		return s.authorizeActions(ctx, request)
+	}
 	questions := request.GetQuestions()
 	if err := checkCount(len(questions)); err != nil {
 		return nil, err
@@ -62,7 +65,7 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 			result   authzv1.AuthorizeResult
 			response authzv1.AuthorizeResponse
 		}, len(questions))
-		known := memory{}
+		known := &memory[told]{}
 		for i, question := range questions {
 			results[i] = &answers[i].result
 			batch.answer(results[i], &answers[i].response, recording, known, question)
@@ -91,7 +94,7 @@ type batch struct {
 }
 
 func (s *Server) newBatch(request *authzv1.BatchAuthorizeRequest) (*batch, error) {
-	b := &batch{server: s, compact: request.GetCompact(), revision: s.revision(nil)}
+	b := &batch{server: s, compact: request.GetCompact(), revision: s.revision(request.GetActions().GetAtLeastAsFreshAs())}
 	b.configuration, _ = s.cfg.Configuration()
 	if request.GetUser() == nil {
 		return b, nil
@@ -103,8 +106,8 @@ func (s *Server) newBatch(request *authzv1.BatchAuthorizeRequest) (*batch, error
 
 // answer writes the answer to a question into result. The recording and what is known
 // are for this question only until answer returns.
-func (b *batch) answer(result *authzv1.AuthorizeResult, response *authzv1.AuthorizeResponse, recording *chain.Sayings, known memory, question *authzv1.AuthorizeRequest) {
-	result.Response, result.Error = b.server.settle(recording, func() (*authzv1.AuthorizeResponse, error) {
+func (b *batch) answer(result *authzv1.AuthorizeResult, response *authzv1.AuthorizeResponse, recording *chain.Sayings, known *memory[told], question *authzv1.AuthorizeRequest) {
+	result.Response, result.Error = settle(recording, func() (*authzv1.AuthorizeResponse, error) {
 		attributes, err := b.attributes(question.GetAttributes())
 		if err != nil {
 			return nil, err
@@ -129,11 +132,11 @@ func (b *batch) answer(result *authzv1.AuthorizeResult, response *authzv1.Author
 
 // decide writes a compact answer. What the batch has been told already is not asked
 // again if it holds for this question too.
-func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Sayings, known memory, attributes *authorizer.AttributesRecord, question *authzv1.AuthorizeRequest) error {
+func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Sayings, known *memory[told], attributes *authorizer.AttributesRecord, question *authzv1.AuthorizeRequest) error {
 	atLeast := question.GetAtLeastAsFreshAs()
 	// Whatever was told since the batch came has seen the batch's revision.
 	mayKnow := known != nil && question.GetAttributes().GetUser() == nil
-	if atLeast != nil && !positionsFromProto(b.revision).Reached(positionsFromProto(atLeast)) {
+	if !b.sees(atLeast) {
 		response.Revision, mayKnow = b.server.revision(atLeast), false
 	}
 	if mayKnow {
@@ -153,9 +156,14 @@ func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Say
 	case recording.Configuration() != b.configuration:
 		response.Configuration = recording.Configuration()
 	case mayKnow:
-		known.keep(attributes, told{said: said, reuse: response.GetReuse()})
+		known.keep(attributes, response.GetReuse(), told{said: said, reuse: response.GetReuse()})
 	}
 	return nil
+}
+
+// sees reports whether what is decided from now on has seen as much.
+func (b *batch) sees(atLeast *authzv1.PolicyRevision) bool {
+	return atLeast == nil || positionsFromProto(b.revision).Reached(positionsFromProto(atLeast))
 }
 
 // attributes returns what a question is about.
@@ -169,70 +177,10 @@ func (b *batch) attributes(m *authzv1.Attributes) (*authorizer.AttributesRecord,
 	return &record, err
 }
 
-// memory is what the authorizers have said of one user since a batch came, by what all
-// questions have in common of which they say the same. It is for one goroutine, and
-// has no more entries than the batch has questions.
-type memory map[kind]told
-
-// kind is what is the same in all questions that one answer is good for.
-type kind struct {
-	verb, apiGroup, apiVersion, resource, subresource string
-	// everywhere is whether the namespace is of no account.
-	everywhere bool
-	namespace  string
-}
-
 // told is an answer, and which other questions it answers.
 type told struct {
 	said  convert.Say
 	reuse authzv1.Reuse
-}
-
-func kindOf(a *authorizer.AttributesRecord) kind {
-	return kind{
-		verb: a.Verb, apiGroup: a.APIGroup, apiVersion: a.APIVersion, resource: a.Resource, subresource: a.Subresource,
-		namespace: a.Namespace,
-	}
-}
-
-// inAllNamespaces returns the kind of the same questions in all namespaces.
-func (k kind) inAllNamespaces() kind {
-	k.everywhere, k.namespace = true, ""
-	return k
-}
-
-// find returns what was said of a question with another name, or also in another
-// namespace, if that holds for this one.
-func (m memory) find(a *authorizer.AttributesRecord) (told, bool) {
-	if !reusable(a) {
-		return told{}, false
-	}
-	k := kindOf(a)
-	if t, ok := m[k]; ok {
-		return t, true
-	}
-	t, ok := m[k.inAllNamespaces()]
-	return t, ok
-}
-
-// keep remembers what was said of a question.
-func (m memory) keep(a *authorizer.AttributesRecord, t told) {
-	if !reusable(a) {
-		return
-	}
-	switch t.reuse {
-	case authzv1.Reuse_REUSE_ANY_NAME:
-		m[kindOf(a)] = t
-	case authzv1.Reuse_REUSE_ANY_NAMESPACE:
-		m[kindOf(a).inAllNamespaces()] = t
-	}
-}
-
-// reusable reports whether what is said of a question may hold for others: selectors
-// are beyond what an answer says of itself.
-func reusable(a *authorizer.AttributesRecord) bool {
-	return a.ResourceRequest && a.FieldSelectorRequirements == nil && a.FieldSelectorParsingErr == nil &&
-		a.LabelSelectorRequirements == nil && a.LabelSelectorParsingErr == nil
 }
 
 func checkCount(questions int) error {

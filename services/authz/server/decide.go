@@ -90,10 +90,10 @@ func (s *Server) result(ctx context.Context, question *authzv1.StreamQuestion, p
 
 // settle returns what answer does, or why there is none, for one question of a call that
 // has others. It has a line in the log only if that is a fault of ours.
-func (s *Server) settle(ctx context.Context, answer func() (*authzv1.AuthorizeResponse, error)) (*authzv1.AuthorizeResponse, *authzv1.AuthorizeError) {
-	response, err := attempt(answer)
+func settle[T any](ctx context.Context, answer func() (T, error)) (T, *authzv1.AuthorizeError) {
+	answered, err := attempt(answer)
 	if err == nil {
-		return response, nil
+		return answered, nil
 	}
 	if e, ok := rpcerr.As(err); !ok || e.Reason == rpcerr.ReasonInternal {
 		keysAndValues := []any{}
@@ -102,16 +102,17 @@ func (s *Server) settle(ctx context.Context, answer func() (*authzv1.AuthorizeRe
 		}
 		klog.FromContext(ctx).Error(err, "Could not answer one of several questions", keysAndValues...)
 	}
-	return nil, errorOf(rpcerr.ToStatus(err, serve.AuditIDFrom(ctx)))
+	return answered, errorOf(rpcerr.ToStatus(err, serve.AuditIDFrom(ctx)))
 }
 
 func errorOf(s *status.Status) *authzv1.AuthorizeError {
 	return &authzv1.AuthorizeError{Code: int32(s.Code()), Message: s.Message()}
 }
 
-// attempt returns what answer does. A panic is the error of this answer alone.
-func attempt(answer func() (*authzv1.AuthorizeResponse, error)) (*authzv1.AuthorizeResponse, error) {
-	response, err := func() (_ *authzv1.AuthorizeResponse, err error) {
+// attempt returns what answer does, and nothing with an error. A panic is the error of
+// this answer alone.
+func attempt[T any](answer func() (T, error)) (T, error) {
+	answered, err := func() (_ T, err error) {
 		defer func() {
 			if value := recover(); value != nil {
 				err = rpcerr.Internal(&interceptor.PanicError{Value: value, Stack: debug.Stack()})
@@ -121,14 +122,15 @@ func attempt(answer func() (*authzv1.AuthorizeResponse, error)) (*authzv1.Author
 	}()
 	switch {
 	case err == nil:
-		return response, nil
+		return answered, nil
 	case errors.Is(err, context.DeadlineExceeded):
 		err = rpcerr.DeadlineExceeded(hop, err)
 	case errors.Is(err, context.Canceled):
 		// With the call or the stream, which has its own line in the log.
 		err = rpcerr.Canceled(err)
 	}
-	return nil, err
+	var none T
+	return none, err
 }
 
 // mayWait reports whether a question may have to wait for something.

@@ -26,7 +26,7 @@ import (
 func AttributesToProto(a authorizer.Attributes) *authzv1.Attributes {
 	fieldTerms, fieldErr := a.GetFieldSelector()
 	labelTerms, labelErr := a.GetLabelSelector()
-	fieldError, labelError := errorText(fieldErr), errorText(labelErr)
+	fieldError, labelError := ErrorText(fieldErr), ErrorText(labelErr)
 	strs := make([]string, 0, 12)
 	strs = append(strs, a.GetVerb(), a.GetNamespace(), a.GetAPIGroup(), a.GetAPIVersion(), a.GetResource(),
 		a.GetSubresource(), a.GetName(), a.GetPath(), fieldError, labelError)
@@ -131,9 +131,9 @@ func ActionFromProto(field string, m *authzv1.Attributes) (authorizer.Attributes
 		Name:                      r.string(field, ".name", m.GetName()),
 		Path:                      r.string(field, ".path", m.GetPath()),
 		FieldSelectorRequirements: r.fieldTerms(field, m.GetFieldSelector()),
-		FieldSelectorParsingErr:   errorOf(r.string(field, ".field_selector_error", m.GetFieldSelectorError())),
+		FieldSelectorParsingErr:   ErrorOf(r.string(field, ".field_selector_error", m.GetFieldSelectorError())),
 		LabelSelectorRequirements: r.labelTerms(field, m.GetLabelSelector()),
-		LabelSelectorParsingErr:   errorOf(r.string(field, ".label_selector_error", m.GetLabelSelectorError())),
+		LabelSelectorParsingErr:   ErrorOf(r.string(field, ".label_selector_error", m.GetLabelSelectorError())),
 	}
 	if err := r.failure(); err != nil {
 		return authorizer.AttributesRecord{}, err
@@ -198,9 +198,9 @@ func (r *reader) labelTerms(parent string, terms []*authzv1.LabelSelectorRequire
 	return out
 }
 
-// errorText returns an error's text, never empty for an error: an error
+// ErrorText returns an error's text, never empty for an error: an error
 // without a text must not become no error on the way.
-func errorText(err error) string {
+func ErrorText(err error) string {
 	if err == nil {
 		return ""
 	}
@@ -210,7 +210,8 @@ func errorText(err error) string {
 	return "unknown error"
 }
 
-func errorOf(text string) error {
+// ErrorOf returns an error with a text, and nil for none.
+func ErrorOf(text string) error {
 	if text == "" {
 		return nil
 	}

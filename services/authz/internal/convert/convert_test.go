@@ -392,6 +392,113 @@ func FuzzAttributesFromProto(f *testing.F) {
 	})
 }
 
+// TestActionsFromProto reads columns of each length.
+func TestActionsFromProto(t *testing.T) {
+	for name, tc := range map[string]struct {
+		message *authzv1.Actions
+		want    []authorizer.AttributesRecord
+		// wantField is what an error names, with the reason.
+		wantField, wantReason string
+	}{
+		"nothing": {message: &authzv1.Actions{}},
+		"one of each": {
+			message: &authzv1.Actions{
+				Verbs: []string{"get"}, Namespaces: []string{"ns"}, ApiGroups: []string{"apps"}, ApiVersions: []string{"v1"},
+				Resources: []string{"deployments"}, Subresources: []string{"scale"}, Names: []string{"a%"},
+			},
+			want: []authorizer.AttributesRecord{{
+				Verb: "get", Namespace: "ns", APIGroup: "apps", APIVersion: "v1", Resource: "deployments", Subresource: "scale", Name: "a%",
+			}},
+		},
+		"one for all and one for each": {
+			message: &authzv1.Actions{Verbs: []string{"get", "list", ""}, Resources: []string{"pods"}, Names: []string{"a", "", "c"}},
+			want:    []authorizer.AttributesRecord{{Verb: "get", Resource: "pods", Name: "a"}, {Verb: "list", Resource: "pods"}, {Resource: "pods", Name: "c"}},
+		},
+		"encoded": {
+			message: &authzv1.Actions{Verbs: []string{"get"}, Names: []string{"a%FF", "b%25"}, PercentEncoded: true},
+			want:    []authorizer.AttributesRecord{{Verb: "get", Name: "a\xff"}, {Verb: "get", Name: "b%"}},
+		},
+		"two lengths": {
+			message:   &authzv1.Actions{Verbs: []string{"get", "list"}, Resources: []string{"pods"}, Names: []string{"a", "b", "c"}},
+			wantField: "actions.names", wantReason: "has 3 items, and actions.verbs has 2",
+		},
+		"too many": {
+			message:   &authzv1.Actions{Verbs: []string{"get"}, Namespaces: make([]string, 5)},
+			wantField: "actions.namespaces", wantReason: "has 5 items, at most 4 are accepted",
+		},
+		"a broken escape": {
+			message:   &authzv1.Actions{Resources: []string{"pods", "%2"}, PercentEncoded: true},
+			wantField: "actions.resources[1]", wantReason: "incomplete escape at octet 0",
+		},
+		"a long string": {
+			message:   &authzv1.Actions{Names: []string{"a", strings.Repeat("b", maxStringBytes+1)}},
+			wantField: "actions.names[1]", wantReason: "has 3145729 bytes, at most 3145728 are accepted",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			actions, err := ActionsFromProto("actions", tc.message, 4)
+			if tc.wantField != "" {
+				if e, ok := rpcerr.As(err); !ok || e.Field != tc.wantField || !strings.Contains(err.Error(), tc.wantReason) {
+					t.Errorf("ActionsFromProto() = %v, want %s: %s", err, tc.wantField, tc.wantReason)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got []authorizer.AttributesRecord
+			for i := range actions.Len() {
+				got = append(got, authorizer.AttributesRecord{})
+				actions.Into(&got[i], i)
+				tc.want[i].ResourceRequest = true
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Errorf("actions (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// FuzzActionsFromProto feeds what anybody may send. It must not panic, and refuses with a
+// field or has as many actions as it says.
+func FuzzActionsFromProto(f *testing.F) {
+	for _, m := range []*authzv1.Actions{
+		{},
+		{Verbs: []string{"get"}, Names: []string{"a", "b"}},
+		{Verbs: []string{"get", "list"}, Names: []string{"a", "b", "c"}},
+		{Namespaces: []string{"%41", "%"}, PercentEncoded: true},
+	} {
+		wire, err := proto.Marshal(m)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(wire)
+	}
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		m := &authzv1.Actions{}
+		if proto.Unmarshal(wire, m) != nil {
+			return
+		}
+		actions, err := ActionsFromProto("actions", m, 100)
+		if err != nil {
+			if e, ok := rpcerr.As(err); !ok || !strings.HasPrefix(e.Field, "actions.") {
+				t.Errorf("err = %v, want one that names a field", err)
+			}
+			return
+		}
+		if actions.Len() > 100 {
+			t.Errorf("Len() = %d, want 100 at most", actions.Len())
+		}
+		record := authorizer.AttributesRecord{}
+		for i := range actions.Len() {
+			actions.Into(&record, i)
+		}
+		if n := len(m.GetNames()); n > 1 && !m.GetPercentEncoded() && record.Name != m.GetNames()[n-1] {
+			t.Errorf("the last name is %q, want that of %v", record.Name, m)
+		}
+	})
+}
+
 func BenchmarkAttributesRoundTrip(b *testing.B) {
 	attributes := authorizer.AttributesRecord{
 		User: &user.DefaultInfo{

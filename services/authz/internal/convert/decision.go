@@ -34,7 +34,7 @@ func SayInto(m *authzv1.AuthorizeResponse, chain Say, authorizers []Say) {
 	enc := encoderOf(chain, authorizers)
 	m.Decision = decisionToProto(chain.Decision)
 	m.Reason = enc.String(chain.Reason)
-	m.Error = enc.String(errorText(chain.Err))
+	m.Error = enc.String(ErrorText(chain.Err))
 	m.PercentEncoded = enc.Encoded()
 	if len(authorizers) == 0 {
 		return
@@ -46,19 +46,19 @@ func SayInto(m *authzv1.AuthorizeResponse, chain Say, authorizers []Say) {
 		decision.Name = enc.String(say.Name)
 		decision.Decision = decisionToProto(say.Decision)
 		decision.Reason = enc.String(say.Reason)
-		decision.Error = enc.String(errorText(say.Err))
+		decision.Error = enc.String(ErrorText(say.Err))
 		m.Authorizers[i] = decision
 	}
 }
 
 // encoderOf returns the encoder of a message with these says.
 func encoderOf(chain Say, authorizers []Say) identity.Encoder {
-	enc := identity.NewEncoder(chain.Reason, errorText(chain.Err))
+	enc := identity.NewEncoder(chain.Reason, ErrorText(chain.Err))
 	for _, say := range authorizers {
 		if enc.Encoded() {
 			break
 		}
-		enc = identity.NewEncoder(say.Name, say.Reason, errorText(say.Err))
+		enc = identity.NewEncoder(say.Name, say.Reason, ErrorText(say.Err))
 	}
 	return enc
 }
@@ -74,7 +74,7 @@ func SayFromProto(m *authzv1.AuthorizeResponse) (Say, error) {
 	say := Say{
 		Decision: decision,
 		Reason:   dec.String("reason", m.GetReason()),
-		Err:      errorOf(dec.String("error", m.GetError())),
+		Err:      ErrorOf(dec.String("error", m.GetError())),
 	}
 	return say, dec.Err()
 }

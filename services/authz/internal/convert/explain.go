@@ -127,7 +127,7 @@ func authorizersFromProto(m *authzv1.AuthorizeResponse) ([]Say, error) {
 			Name:     dec.String("authorizers.name", authorizer.GetName()),
 			Decision: decision,
 			Reason:   dec.String("authorizers.reason", authorizer.GetReason()),
-			Err:      errorOf(dec.String("authorizers.error", authorizer.GetError())),
+			Err:      ErrorOf(dec.String("authorizers.error", authorizer.GetError())),
 		})
 	}
 	return says, dec.Err()

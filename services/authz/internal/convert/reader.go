@@ -52,6 +52,20 @@ func (r *reader) strings(field string, strs []string) []string {
 	return r.dec.Strings(field, strs)
 }
 
+// column reads the strings of one field, which are as many as are accepted. They are those
+// of the message if that has them as they are.
+func (r *reader) column(parent, field string, strs []string) column {
+	if r.encoded {
+		strs = r.dec.StringsOf(parent, field, strs)
+	}
+	for i, s := range strs {
+		if len(s) > maxStringBytes {
+			r.fail(fmt.Sprintf("%s%s[%d]", parent, field, i), "has %d bytes, at most %d are accepted", len(s), maxStringBytes)
+		}
+	}
+	return strs
+}
+
 // count reports whether a repeated field has an acceptable number of items.
 func (r *reader) count(field string, n int) bool {
 	if n > maxItems {

@@ -47,7 +47,7 @@ func RulesRequestFromProto(m *authzv1.ListRulesRequest) (user.Info, string, erro
 
 // RulesToProto returns the message for rules.
 func RulesToProto(rules Rules) *authzv1.ListRulesResponse {
-	strs := []string{errorText(rules.Err)}
+	strs := []string{ErrorText(rules.Err)}
 	for _, rule := range rules.Resource {
 		strs = append(strs, rule.GetVerbs()...)
 		strs = append(strs, rule.GetAPIGroups()...)
@@ -61,7 +61,7 @@ func RulesToProto(rules Rules) *authzv1.ListRulesResponse {
 	enc := identity.NewEncoder(strs...)
 	m := &authzv1.ListRulesResponse{
 		Incomplete:     rules.Incomplete,
-		Error:          enc.String(errorText(rules.Err)),
+		Error:          enc.String(ErrorText(rules.Err)),
 		PercentEncoded: enc.Encoded(),
 	}
 	for _, rule := range rules.Resource {
@@ -87,7 +87,7 @@ func RulesFromProto(m *authzv1.ListRulesResponse) (Rules, error) {
 	dec := identity.NewDecoder(m.GetPercentEncoded())
 	rules := Rules{
 		Incomplete: m.GetIncomplete(),
-		Err:        errorOf(dec.String("error", m.GetError())),
+		Err:        ErrorOf(dec.String("error", m.GetError())),
 	}
 	for _, rule := range m.GetResourceRules() {
 		rules.Resource = append(rules.Resource, &authorizer.DefaultResourceRuleInfo{

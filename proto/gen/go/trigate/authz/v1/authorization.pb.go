@@ -1140,8 +1140,11 @@ type BatchAuthorizeRequest struct {
 	User *v1.UserInfo `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
 	// Whether the answers leave out what a caller that wants decisions has no use for:
 	// their `authorizers` are left out, and so are `revision` and `configuration` where
-	// they are those of the response.
-	Compact       bool `protobuf:"varint,3,opt,name=compact,proto3" json:"compact,omitempty"`
+	// they are those of the response. Answers to `actions` are always compact.
+	Compact bool `protobuf:"varint,3,opt,name=compact,proto3" json:"compact,omitempty"`
+	// The questions in columns, in place of `questions`: all that one user may do with
+	// resources is asked and answered this way for the least. Both is INVALID_ARGUMENT.
+	Actions       *Actions `protobuf:"bytes,4,opt,name=actions,proto3" json:"actions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1197,10 +1200,144 @@ func (x *BatchAuthorizeRequest) GetCompact() bool {
 	return false
 }
 
+func (x *BatchAuthorizeRequest) GetActions() *Actions {
+	if x != nil {
+		return x.Actions
+	}
+	return nil
+}
+
+// Actions are actions on API resources, in columns: get on pods a, b and c in ns is
+//
+//	{"verbs": ["get"], "namespaces": ["ns"], "resources": ["pods"], "names": ["a", "b", "c"]}
+//
+// A column has one entry for each action, or only one, which is that of all actions, or
+// none, which is the empty string in all of them. So there are as many actions as the
+// longest column has entries; any other length is INVALID_ARGUMENT, which names the
+// column. Actions on paths, or with selectors, are asked as `questions`.
+type Actions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The Kubernetes verbs.
+	Verbs []string `protobuf:"bytes,1,rep,name=verbs,proto3" json:"verbs,omitempty"`
+	// The namespaces of the objects. Empty is all namespaces, or none.
+	Namespaces []string `protobuf:"bytes,2,rep,name=namespaces,proto3" json:"namespaces,omitempty"`
+	// The API groups of the resources. Empty is the core group.
+	ApiGroups []string `protobuf:"bytes,3,rep,name=api_groups,json=apiGroups,proto3" json:"api_groups,omitempty"`
+	// The versions of the API groups.
+	ApiVersions []string `protobuf:"bytes,4,rep,name=api_versions,json=apiVersions,proto3" json:"api_versions,omitempty"`
+	// The resources, in the plural (pods).
+	Resources []string `protobuf:"bytes,5,rep,name=resources,proto3" json:"resources,omitempty"`
+	// The subresources. Empty is none.
+	Subresources []string `protobuf:"bytes,6,rep,name=subresources,proto3" json:"subresources,omitempty"`
+	// The names of the objects. Empty is none.
+	Names []string `protobuf:"bytes,7,rep,name=names,proto3" json:"names,omitempty"`
+	// True if every string of this message is percent-encoded (RFC 3986, section 2.1)
+	// since one of them is not valid UTF-8.
+	PercentEncoded bool `protobuf:"varint,8,opt,name=percent_encoded,json=percentEncoded,proto3" json:"percent_encoded,omitempty"`
+	// The policy that all decisions have to have seen, at least, as in AuthorizeRequest.
+	AtLeastAsFreshAs *PolicyRevision `protobuf:"bytes,9,opt,name=at_least_as_fresh_as,json=atLeastAsFreshAs,proto3" json:"at_least_as_fresh_as,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *Actions) Reset() {
+	*x = Actions{}
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Actions) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Actions) ProtoMessage() {}
+
+func (x *Actions) ProtoReflect() protoreflect.Message {
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Actions.ProtoReflect.Descriptor instead.
+func (*Actions) Descriptor() ([]byte, []int) {
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *Actions) GetVerbs() []string {
+	if x != nil {
+		return x.Verbs
+	}
+	return nil
+}
+
+func (x *Actions) GetNamespaces() []string {
+	if x != nil {
+		return x.Namespaces
+	}
+	return nil
+}
+
+func (x *Actions) GetApiGroups() []string {
+	if x != nil {
+		return x.ApiGroups
+	}
+	return nil
+}
+
+func (x *Actions) GetApiVersions() []string {
+	if x != nil {
+		return x.ApiVersions
+	}
+	return nil
+}
+
+func (x *Actions) GetResources() []string {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *Actions) GetSubresources() []string {
+	if x != nil {
+		return x.Subresources
+	}
+	return nil
+}
+
+func (x *Actions) GetNames() []string {
+	if x != nil {
+		return x.Names
+	}
+	return nil
+}
+
+func (x *Actions) GetPercentEncoded() bool {
+	if x != nil {
+		return x.PercentEncoded
+	}
+	return false
+}
+
+func (x *Actions) GetAtLeastAsFreshAs() *PolicyRevision {
+	if x != nil {
+		return x.AtLeastAsFreshAs
+	}
+	return nil
+}
+
 // BatchAuthorizeResponse answers them.
 type BatchAuthorizeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// One answer for each question, in their order.
+	// One answer for each question, in their order. If the request has `actions`: each
+	// answer once that differs from the others, in no order.
 	Results []*AuthorizeResult `protobuf:"bytes,1,rep,name=results,proto3" json:"results,omitempty"`
 	// The policy that decisions without a revision of their own have seen, at least.
 	// Unset if the question was not for a compact answer.
@@ -1208,13 +1345,16 @@ type BatchAuthorizeResponse struct {
 	// The configuration that decided where a decision names none. Empty if the question
 	// was not for a compact answer.
 	Configuration string `protobuf:"bytes,3,opt,name=configuration,proto3" json:"configuration,omitempty"`
+	// For each of the request's `actions`, in their order, the place of its answer in
+	// `results`, from zero. Empty if the request has none.
+	Answers       []uint32 `protobuf:"varint,4,rep,packed,name=answers,proto3" json:"answers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BatchAuthorizeResponse) Reset() {
 	*x = BatchAuthorizeResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[12]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1226,7 +1366,7 @@ func (x *BatchAuthorizeResponse) String() string {
 func (*BatchAuthorizeResponse) ProtoMessage() {}
 
 func (x *BatchAuthorizeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[12]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1239,7 +1379,7 @@ func (x *BatchAuthorizeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BatchAuthorizeResponse.ProtoReflect.Descriptor instead.
 func (*BatchAuthorizeResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{12}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *BatchAuthorizeResponse) GetResults() []*AuthorizeResult {
@@ -1263,6 +1403,13 @@ func (x *BatchAuthorizeResponse) GetConfiguration() string {
 	return ""
 }
 
+func (x *BatchAuthorizeResponse) GetAnswers() []uint32 {
+	if x != nil {
+		return x.Answers
+	}
+	return nil
+}
+
 // AuthorizeResult is the decision on one of several questions, or why there is none.
 type AuthorizeResult struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1276,7 +1423,7 @@ type AuthorizeResult struct {
 
 func (x *AuthorizeResult) Reset() {
 	*x = AuthorizeResult{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[13]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1288,7 +1435,7 @@ func (x *AuthorizeResult) String() string {
 func (*AuthorizeResult) ProtoMessage() {}
 
 func (x *AuthorizeResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[13]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1301,7 +1448,7 @@ func (x *AuthorizeResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeResult.ProtoReflect.Descriptor instead.
 func (*AuthorizeResult) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{13}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *AuthorizeResult) GetResponse() *AuthorizeResponse {
@@ -1331,7 +1478,7 @@ type AuthorizeError struct {
 
 func (x *AuthorizeError) Reset() {
 	*x = AuthorizeError{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[14]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1490,7 @@ func (x *AuthorizeError) String() string {
 func (*AuthorizeError) ProtoMessage() {}
 
 func (x *AuthorizeError) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[14]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1503,7 @@ func (x *AuthorizeError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeError.ProtoReflect.Descriptor instead.
 func (*AuthorizeError) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{14}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AuthorizeError) GetCode() int32 {
@@ -1384,7 +1531,7 @@ type AuthorizeStreamRequest struct {
 
 func (x *AuthorizeStreamRequest) Reset() {
 	*x = AuthorizeStreamRequest{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[15]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1543,7 @@ func (x *AuthorizeStreamRequest) String() string {
 func (*AuthorizeStreamRequest) ProtoMessage() {}
 
 func (x *AuthorizeStreamRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[15]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1556,7 @@ func (x *AuthorizeStreamRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeStreamRequest.ProtoReflect.Descriptor instead.
 func (*AuthorizeStreamRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{15}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AuthorizeStreamRequest) GetQuestions() []*StreamQuestion {
@@ -1439,7 +1586,7 @@ type StreamQuestion struct {
 
 func (x *StreamQuestion) Reset() {
 	*x = StreamQuestion{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[16]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1451,7 +1598,7 @@ func (x *StreamQuestion) String() string {
 func (*StreamQuestion) ProtoMessage() {}
 
 func (x *StreamQuestion) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[16]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1464,7 +1611,7 @@ func (x *StreamQuestion) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamQuestion.ProtoReflect.Descriptor instead.
 func (*StreamQuestion) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{16}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *StreamQuestion) GetId() uint64 {
@@ -1506,7 +1653,7 @@ type AuthorizeStreamResponse struct {
 
 func (x *AuthorizeStreamResponse) Reset() {
 	*x = AuthorizeStreamResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[17]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1665,7 @@ func (x *AuthorizeStreamResponse) String() string {
 func (*AuthorizeStreamResponse) ProtoMessage() {}
 
 func (x *AuthorizeStreamResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[17]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1678,7 @@ func (x *AuthorizeStreamResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuthorizeStreamResponse.ProtoReflect.Descriptor instead.
 func (*AuthorizeStreamResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{17}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AuthorizeStreamResponse) GetAnswers() []*StreamAnswer {
@@ -1554,7 +1701,7 @@ type StreamAnswer struct {
 
 func (x *StreamAnswer) Reset() {
 	*x = StreamAnswer{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[18]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1566,7 +1713,7 @@ func (x *StreamAnswer) String() string {
 func (*StreamAnswer) ProtoMessage() {}
 
 func (x *StreamAnswer) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[18]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1579,7 +1726,7 @@ func (x *StreamAnswer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamAnswer.ProtoReflect.Descriptor instead.
 func (*StreamAnswer) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{18}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StreamAnswer) GetId() uint64 {
@@ -1605,7 +1752,7 @@ type WatchPolicyRevisionRequest struct {
 
 func (x *WatchPolicyRevisionRequest) Reset() {
 	*x = WatchPolicyRevisionRequest{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[19]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1617,7 +1764,7 @@ func (x *WatchPolicyRevisionRequest) String() string {
 func (*WatchPolicyRevisionRequest) ProtoMessage() {}
 
 func (x *WatchPolicyRevisionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[19]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1630,7 +1777,7 @@ func (x *WatchPolicyRevisionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPolicyRevisionRequest.ProtoReflect.Descriptor instead.
 func (*WatchPolicyRevisionRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{19}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{20}
 }
 
 // WatchPolicyRevisionResponse says where the service is, and what has changed since
@@ -1655,7 +1802,7 @@ type WatchPolicyRevisionResponse struct {
 
 func (x *WatchPolicyRevisionResponse) Reset() {
 	*x = WatchPolicyRevisionResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[20]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1667,7 +1814,7 @@ func (x *WatchPolicyRevisionResponse) String() string {
 func (*WatchPolicyRevisionResponse) ProtoMessage() {}
 
 func (x *WatchPolicyRevisionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[20]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1680,7 +1827,7 @@ func (x *WatchPolicyRevisionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchPolicyRevisionResponse.ProtoReflect.Descriptor instead.
 func (*WatchPolicyRevisionResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{20}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WatchPolicyRevisionResponse) GetRevision() *PolicyRevision {
@@ -1732,7 +1879,7 @@ type PolicyChange struct {
 
 func (x *PolicyChange) Reset() {
 	*x = PolicyChange{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[21]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1891,7 @@ func (x *PolicyChange) String() string {
 func (*PolicyChange) ProtoMessage() {}
 
 func (x *PolicyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[21]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1904,7 @@ func (x *PolicyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PolicyChange.ProtoReflect.Descriptor instead.
 func (*PolicyChange) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{21}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *PolicyChange) GetNamespace() string {
@@ -1787,7 +1934,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[22]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1799,7 +1946,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[22]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1812,7 +1959,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{22}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExplainRequest) GetAttributes() *Attributes {
@@ -1855,7 +2002,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[23]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1867,7 +2014,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[23]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1880,7 +2027,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{23}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExplainResponse) GetAnswer() *AuthorizeResponse {
@@ -1944,7 +2091,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[24]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1956,7 +2103,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[24]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1969,7 +2116,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{24}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Grant) GetSubject() *Subject {
@@ -2024,7 +2171,7 @@ type Subject struct {
 
 func (x *Subject) Reset() {
 	*x = Subject{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[25]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2036,7 +2183,7 @@ func (x *Subject) String() string {
 func (*Subject) ProtoMessage() {}
 
 func (x *Subject) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[25]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2049,7 +2196,7 @@ func (x *Subject) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Subject.ProtoReflect.Descriptor instead.
 func (*Subject) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{25}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Subject) GetKind() string {
@@ -2095,7 +2242,7 @@ type ObjectName struct {
 
 func (x *ObjectName) Reset() {
 	*x = ObjectName{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[26]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2254,7 @@ func (x *ObjectName) String() string {
 func (*ObjectName) ProtoMessage() {}
 
 func (x *ObjectName) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[26]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2267,7 @@ func (x *ObjectName) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectName.ProtoReflect.Descriptor instead.
 func (*ObjectName) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{26}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ObjectName) GetKind() string {
@@ -2163,7 +2310,7 @@ type Rule struct {
 
 func (x *Rule) Reset() {
 	*x = Rule{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[27]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2175,7 +2322,7 @@ func (x *Rule) String() string {
 func (*Rule) ProtoMessage() {}
 
 func (x *Rule) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[27]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2188,7 +2335,7 @@ func (x *Rule) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Rule.ProtoReflect.Descriptor instead.
 func (*Rule) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{27}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Rule) GetVerbs() []string {
@@ -2239,7 +2386,7 @@ type NearMiss struct {
 
 func (x *NearMiss) Reset() {
 	*x = NearMiss{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[28]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2251,7 +2398,7 @@ func (x *NearMiss) String() string {
 func (*NearMiss) ProtoMessage() {}
 
 func (x *NearMiss) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[28]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2264,7 +2411,7 @@ func (x *NearMiss) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NearMiss.ProtoReflect.Descriptor instead.
 func (*NearMiss) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{28}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *NearMiss) GetGrant() *Grant {
@@ -2298,7 +2445,7 @@ type WhoCanRequest struct {
 
 func (x *WhoCanRequest) Reset() {
 	*x = WhoCanRequest{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[29]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2310,7 +2457,7 @@ func (x *WhoCanRequest) String() string {
 func (*WhoCanRequest) ProtoMessage() {}
 
 func (x *WhoCanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[29]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2323,7 +2470,7 @@ func (x *WhoCanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoCanRequest.ProtoReflect.Descriptor instead.
 func (*WhoCanRequest) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{29}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WhoCanRequest) GetAttributes() *Attributes {
@@ -2378,7 +2525,7 @@ type WhoCanResponse struct {
 
 func (x *WhoCanResponse) Reset() {
 	*x = WhoCanResponse{}
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[30]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2537,7 @@ func (x *WhoCanResponse) String() string {
 func (*WhoCanResponse) ProtoMessage() {}
 
 func (x *WhoCanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[30]
+	mi := &file_trigate_authz_v1_authorization_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2550,7 @@ func (x *WhoCanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoCanResponse.ProtoReflect.Descriptor instead.
 func (*WhoCanResponse) Descriptor() ([]byte, []int) {
-	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{30}
+	return file_trigate_authz_v1_authorization_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WhoCanResponse) GetGrants() []*Grant {
@@ -2525,15 +2672,30 @@ const file_trigate_authz_v1_authorization_proto_rawDesc = "" +
 	"\x0eresource_names\x18\x04 \x03(\tR\rresourceNames\"S\n" +
 	"\x0fNonResourceRule\x12\x14\n" +
 	"\x05verbs\x18\x01 \x03(\tR\x05verbs\x12*\n" +
-	"\x11non_resource_urls\x18\x02 \x03(\tR\x0fnonResourceUrls\"\xa3\x01\n" +
+	"\x11non_resource_urls\x18\x02 \x03(\tR\x0fnonResourceUrls\"\xd8\x01\n" +
 	"\x15BatchAuthorizeRequest\x12@\n" +
 	"\tquestions\x18\x01 \x03(\v2\".trigate.authz.v1.AuthorizeRequestR\tquestions\x12.\n" +
 	"\x04user\x18\x02 \x01(\v2\x1a.trigate.authn.v1.UserInfoR\x04user\x12\x18\n" +
-	"\acompact\x18\x03 \x01(\bR\acompact\"\xb9\x01\n" +
+	"\acompact\x18\x03 \x01(\bR\acompact\x123\n" +
+	"\aactions\x18\x04 \x01(\v2\x19.trigate.authz.v1.ActionsR\aactions\"\xd4\x02\n" +
+	"\aActions\x12\x14\n" +
+	"\x05verbs\x18\x01 \x03(\tR\x05verbs\x12\x1e\n" +
+	"\n" +
+	"namespaces\x18\x02 \x03(\tR\n" +
+	"namespaces\x12\x1d\n" +
+	"\n" +
+	"api_groups\x18\x03 \x03(\tR\tapiGroups\x12!\n" +
+	"\fapi_versions\x18\x04 \x03(\tR\vapiVersions\x12\x1c\n" +
+	"\tresources\x18\x05 \x03(\tR\tresources\x12\"\n" +
+	"\fsubresources\x18\x06 \x03(\tR\fsubresources\x12\x14\n" +
+	"\x05names\x18\a \x03(\tR\x05names\x12'\n" +
+	"\x0fpercent_encoded\x18\b \x01(\bR\x0epercentEncoded\x12P\n" +
+	"\x14at_least_as_fresh_as\x18\t \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x10atLeastAsFreshAs\"\xd3\x01\n" +
 	"\x16BatchAuthorizeResponse\x12;\n" +
 	"\aresults\x18\x01 \x03(\v2!.trigate.authz.v1.AuthorizeResultR\aresults\x12<\n" +
 	"\brevision\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\brevision\x12$\n" +
-	"\rconfiguration\x18\x03 \x01(\tR\rconfiguration\"\x8a\x01\n" +
+	"\rconfiguration\x18\x03 \x01(\tR\rconfiguration\x12\x18\n" +
+	"\aanswers\x18\x04 \x03(\rR\aanswers\"\x8a\x01\n" +
 	"\x0fAuthorizeResult\x12?\n" +
 	"\bresponse\x18\x01 \x01(\v2#.trigate.authz.v1.AuthorizeResponseR\bresponse\x126\n" +
 	"\x05error\x18\x02 \x01(\v2 .trigate.authz.v1.AuthorizeErrorR\x05error\">\n" +
@@ -2658,7 +2820,7 @@ func file_trigate_authz_v1_authorization_proto_rawDescGZIP() []byte {
 }
 
 var file_trigate_authz_v1_authorization_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trigate_authz_v1_authorization_proto_msgTypes = make([]protoimpl.MessageInfo, 31)
+var file_trigate_authz_v1_authorization_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_trigate_authz_v1_authorization_proto_goTypes = []any{
 	(Decision)(0),                       // 0: trigate.authz.v1.Decision
 	(Reuse)(0),                          // 1: trigate.authz.v1.Reuse
@@ -2675,30 +2837,31 @@ var file_trigate_authz_v1_authorization_proto_goTypes = []any{
 	(*ResourceRule)(nil),                // 12: trigate.authz.v1.ResourceRule
 	(*NonResourceRule)(nil),             // 13: trigate.authz.v1.NonResourceRule
 	(*BatchAuthorizeRequest)(nil),       // 14: trigate.authz.v1.BatchAuthorizeRequest
-	(*BatchAuthorizeResponse)(nil),      // 15: trigate.authz.v1.BatchAuthorizeResponse
-	(*AuthorizeResult)(nil),             // 16: trigate.authz.v1.AuthorizeResult
-	(*AuthorizeError)(nil),              // 17: trigate.authz.v1.AuthorizeError
-	(*AuthorizeStreamRequest)(nil),      // 18: trigate.authz.v1.AuthorizeStreamRequest
-	(*StreamQuestion)(nil),              // 19: trigate.authz.v1.StreamQuestion
-	(*AuthorizeStreamResponse)(nil),     // 20: trigate.authz.v1.AuthorizeStreamResponse
-	(*StreamAnswer)(nil),                // 21: trigate.authz.v1.StreamAnswer
-	(*WatchPolicyRevisionRequest)(nil),  // 22: trigate.authz.v1.WatchPolicyRevisionRequest
-	(*WatchPolicyRevisionResponse)(nil), // 23: trigate.authz.v1.WatchPolicyRevisionResponse
-	(*PolicyChange)(nil),                // 24: trigate.authz.v1.PolicyChange
-	(*ExplainRequest)(nil),              // 25: trigate.authz.v1.ExplainRequest
-	(*ExplainResponse)(nil),             // 26: trigate.authz.v1.ExplainResponse
-	(*Grant)(nil),                       // 27: trigate.authz.v1.Grant
-	(*Subject)(nil),                     // 28: trigate.authz.v1.Subject
-	(*ObjectName)(nil),                  // 29: trigate.authz.v1.ObjectName
-	(*Rule)(nil),                        // 30: trigate.authz.v1.Rule
-	(*NearMiss)(nil),                    // 31: trigate.authz.v1.NearMiss
-	(*WhoCanRequest)(nil),               // 32: trigate.authz.v1.WhoCanRequest
-	(*WhoCanResponse)(nil),              // 33: trigate.authz.v1.WhoCanResponse
-	(*v1.UserInfo)(nil),                 // 34: trigate.authn.v1.UserInfo
-	(*durationpb.Duration)(nil),         // 35: google.protobuf.Duration
+	(*Actions)(nil),                     // 15: trigate.authz.v1.Actions
+	(*BatchAuthorizeResponse)(nil),      // 16: trigate.authz.v1.BatchAuthorizeResponse
+	(*AuthorizeResult)(nil),             // 17: trigate.authz.v1.AuthorizeResult
+	(*AuthorizeError)(nil),              // 18: trigate.authz.v1.AuthorizeError
+	(*AuthorizeStreamRequest)(nil),      // 19: trigate.authz.v1.AuthorizeStreamRequest
+	(*StreamQuestion)(nil),              // 20: trigate.authz.v1.StreamQuestion
+	(*AuthorizeStreamResponse)(nil),     // 21: trigate.authz.v1.AuthorizeStreamResponse
+	(*StreamAnswer)(nil),                // 22: trigate.authz.v1.StreamAnswer
+	(*WatchPolicyRevisionRequest)(nil),  // 23: trigate.authz.v1.WatchPolicyRevisionRequest
+	(*WatchPolicyRevisionResponse)(nil), // 24: trigate.authz.v1.WatchPolicyRevisionResponse
+	(*PolicyChange)(nil),                // 25: trigate.authz.v1.PolicyChange
+	(*ExplainRequest)(nil),              // 26: trigate.authz.v1.ExplainRequest
+	(*ExplainResponse)(nil),             // 27: trigate.authz.v1.ExplainResponse
+	(*Grant)(nil),                       // 28: trigate.authz.v1.Grant
+	(*Subject)(nil),                     // 29: trigate.authz.v1.Subject
+	(*ObjectName)(nil),                  // 30: trigate.authz.v1.ObjectName
+	(*Rule)(nil),                        // 31: trigate.authz.v1.Rule
+	(*NearMiss)(nil),                    // 32: trigate.authz.v1.NearMiss
+	(*WhoCanRequest)(nil),               // 33: trigate.authz.v1.WhoCanRequest
+	(*WhoCanResponse)(nil),              // 34: trigate.authz.v1.WhoCanResponse
+	(*v1.UserInfo)(nil),                 // 35: trigate.authn.v1.UserInfo
+	(*durationpb.Duration)(nil),         // 36: google.protobuf.Duration
 }
 var file_trigate_authz_v1_authorization_proto_depIdxs = []int32{
-	34, // 0: trigate.authz.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
+	35, // 0: trigate.authz.v1.Attributes.user:type_name -> trigate.authn.v1.UserInfo
 	4,  // 1: trigate.authz.v1.Attributes.field_selector:type_name -> trigate.authz.v1.FieldSelectorRequirement
 	5,  // 2: trigate.authz.v1.Attributes.label_selector:type_name -> trigate.authz.v1.LabelSelectorRequirement
 	3,  // 3: trigate.authz.v1.AuthorizeRequest.attributes:type_name -> trigate.authz.v1.Attributes
@@ -2708,59 +2871,61 @@ var file_trigate_authz_v1_authorization_proto_depIdxs = []int32{
 	6,  // 7: trigate.authz.v1.AuthorizeResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
 	1,  // 8: trigate.authz.v1.AuthorizeResponse.reuse:type_name -> trigate.authz.v1.Reuse
 	0,  // 9: trigate.authz.v1.AuthorizerDecision.decision:type_name -> trigate.authz.v1.Decision
-	34, // 10: trigate.authz.v1.ListRulesRequest.user:type_name -> trigate.authn.v1.UserInfo
+	35, // 10: trigate.authz.v1.ListRulesRequest.user:type_name -> trigate.authn.v1.UserInfo
 	6,  // 11: trigate.authz.v1.ListRulesRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
 	12, // 12: trigate.authz.v1.ListRulesResponse.resource_rules:type_name -> trigate.authz.v1.ResourceRule
 	13, // 13: trigate.authz.v1.ListRulesResponse.non_resource_rules:type_name -> trigate.authz.v1.NonResourceRule
 	7,  // 14: trigate.authz.v1.BatchAuthorizeRequest.questions:type_name -> trigate.authz.v1.AuthorizeRequest
-	34, // 15: trigate.authz.v1.BatchAuthorizeRequest.user:type_name -> trigate.authn.v1.UserInfo
-	16, // 16: trigate.authz.v1.BatchAuthorizeResponse.results:type_name -> trigate.authz.v1.AuthorizeResult
-	6,  // 17: trigate.authz.v1.BatchAuthorizeResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
-	8,  // 18: trigate.authz.v1.AuthorizeResult.response:type_name -> trigate.authz.v1.AuthorizeResponse
-	17, // 19: trigate.authz.v1.AuthorizeResult.error:type_name -> trigate.authz.v1.AuthorizeError
-	19, // 20: trigate.authz.v1.AuthorizeStreamRequest.questions:type_name -> trigate.authz.v1.StreamQuestion
-	7,  // 21: trigate.authz.v1.StreamQuestion.request:type_name -> trigate.authz.v1.AuthorizeRequest
-	35, // 22: trigate.authz.v1.StreamQuestion.timeout:type_name -> google.protobuf.Duration
-	21, // 23: trigate.authz.v1.AuthorizeStreamResponse.answers:type_name -> trigate.authz.v1.StreamAnswer
-	16, // 24: trigate.authz.v1.StreamAnswer.result:type_name -> trigate.authz.v1.AuthorizeResult
-	6,  // 25: trigate.authz.v1.WatchPolicyRevisionResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
-	24, // 26: trigate.authz.v1.WatchPolicyRevisionResponse.changes:type_name -> trigate.authz.v1.PolicyChange
-	6,  // 27: trigate.authz.v1.WatchPolicyRevisionResponse.changed:type_name -> trigate.authz.v1.PolicyRevision
-	6,  // 28: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
-	3,  // 29: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	6,  // 30: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	8,  // 31: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
-	27, // 32: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
-	31, // 33: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
-	28, // 34: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
-	29, // 35: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
-	29, // 36: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
-	30, // 37: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
-	27, // 38: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
-	2,  // 39: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
-	3,  // 40: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
-	6,  // 41: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	27, // 42: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
-	6,  // 43: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
-	7,  // 44: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
-	14, // 45: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
-	18, // 46: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
-	22, // 47: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
-	25, // 48: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
-	32, // 49: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
-	10, // 50: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
-	8,  // 51: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
-	15, // 52: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
-	20, // 53: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
-	23, // 54: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
-	26, // 55: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
-	33, // 56: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
-	11, // 57: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
-	51, // [51:58] is the sub-list for method output_type
-	44, // [44:51] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	35, // 15: trigate.authz.v1.BatchAuthorizeRequest.user:type_name -> trigate.authn.v1.UserInfo
+	15, // 16: trigate.authz.v1.BatchAuthorizeRequest.actions:type_name -> trigate.authz.v1.Actions
+	6,  // 17: trigate.authz.v1.Actions.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	17, // 18: trigate.authz.v1.BatchAuthorizeResponse.results:type_name -> trigate.authz.v1.AuthorizeResult
+	6,  // 19: trigate.authz.v1.BatchAuthorizeResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	8,  // 20: trigate.authz.v1.AuthorizeResult.response:type_name -> trigate.authz.v1.AuthorizeResponse
+	18, // 21: trigate.authz.v1.AuthorizeResult.error:type_name -> trigate.authz.v1.AuthorizeError
+	20, // 22: trigate.authz.v1.AuthorizeStreamRequest.questions:type_name -> trigate.authz.v1.StreamQuestion
+	7,  // 23: trigate.authz.v1.StreamQuestion.request:type_name -> trigate.authz.v1.AuthorizeRequest
+	36, // 24: trigate.authz.v1.StreamQuestion.timeout:type_name -> google.protobuf.Duration
+	22, // 25: trigate.authz.v1.AuthorizeStreamResponse.answers:type_name -> trigate.authz.v1.StreamAnswer
+	17, // 26: trigate.authz.v1.StreamAnswer.result:type_name -> trigate.authz.v1.AuthorizeResult
+	6,  // 27: trigate.authz.v1.WatchPolicyRevisionResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	25, // 28: trigate.authz.v1.WatchPolicyRevisionResponse.changes:type_name -> trigate.authz.v1.PolicyChange
+	6,  // 29: trigate.authz.v1.WatchPolicyRevisionResponse.changed:type_name -> trigate.authz.v1.PolicyRevision
+	6,  // 30: trigate.authz.v1.PolicyChange.revision:type_name -> trigate.authz.v1.PolicyRevision
+	3,  // 31: trigate.authz.v1.ExplainRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 32: trigate.authz.v1.ExplainRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	8,  // 33: trigate.authz.v1.ExplainResponse.answer:type_name -> trigate.authz.v1.AuthorizeResponse
+	28, // 34: trigate.authz.v1.ExplainResponse.grant:type_name -> trigate.authz.v1.Grant
+	32, // 35: trigate.authz.v1.ExplainResponse.near_misses:type_name -> trigate.authz.v1.NearMiss
+	29, // 36: trigate.authz.v1.Grant.subject:type_name -> trigate.authz.v1.Subject
+	30, // 37: trigate.authz.v1.Grant.binding:type_name -> trigate.authz.v1.ObjectName
+	30, // 38: trigate.authz.v1.Grant.role:type_name -> trigate.authz.v1.ObjectName
+	31, // 39: trigate.authz.v1.Grant.rule:type_name -> trigate.authz.v1.Rule
+	28, // 40: trigate.authz.v1.NearMiss.grant:type_name -> trigate.authz.v1.Grant
+	2,  // 41: trigate.authz.v1.NearMiss.dimension:type_name -> trigate.authz.v1.Dimension
+	3,  // 42: trigate.authz.v1.WhoCanRequest.attributes:type_name -> trigate.authz.v1.Attributes
+	6,  // 43: trigate.authz.v1.WhoCanRequest.at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	28, // 44: trigate.authz.v1.WhoCanResponse.grants:type_name -> trigate.authz.v1.Grant
+	6,  // 45: trigate.authz.v1.WhoCanResponse.revision:type_name -> trigate.authz.v1.PolicyRevision
+	7,  // 46: trigate.authz.v1.AuthorizationService.Authorize:input_type -> trigate.authz.v1.AuthorizeRequest
+	14, // 47: trigate.authz.v1.AuthorizationService.BatchAuthorize:input_type -> trigate.authz.v1.BatchAuthorizeRequest
+	19, // 48: trigate.authz.v1.AuthorizationService.AuthorizeStream:input_type -> trigate.authz.v1.AuthorizeStreamRequest
+	23, // 49: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:input_type -> trigate.authz.v1.WatchPolicyRevisionRequest
+	26, // 50: trigate.authz.v1.AuthorizationService.Explain:input_type -> trigate.authz.v1.ExplainRequest
+	33, // 51: trigate.authz.v1.AuthorizationService.WhoCan:input_type -> trigate.authz.v1.WhoCanRequest
+	10, // 52: trigate.authz.v1.AuthorizationService.ListRules:input_type -> trigate.authz.v1.ListRulesRequest
+	8,  // 53: trigate.authz.v1.AuthorizationService.Authorize:output_type -> trigate.authz.v1.AuthorizeResponse
+	16, // 54: trigate.authz.v1.AuthorizationService.BatchAuthorize:output_type -> trigate.authz.v1.BatchAuthorizeResponse
+	21, // 55: trigate.authz.v1.AuthorizationService.AuthorizeStream:output_type -> trigate.authz.v1.AuthorizeStreamResponse
+	24, // 56: trigate.authz.v1.AuthorizationService.WatchPolicyRevision:output_type -> trigate.authz.v1.WatchPolicyRevisionResponse
+	27, // 57: trigate.authz.v1.AuthorizationService.Explain:output_type -> trigate.authz.v1.ExplainResponse
+	34, // 58: trigate.authz.v1.AuthorizationService.WhoCan:output_type -> trigate.authz.v1.WhoCanResponse
+	11, // 59: trigate.authz.v1.AuthorizationService.ListRules:output_type -> trigate.authz.v1.ListRulesResponse
+	53, // [53:60] is the sub-list for method output_type
+	46, // [46:53] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_trigate_authz_v1_authorization_proto_init() }
@@ -2774,7 +2939,7 @@ func file_trigate_authz_v1_authorization_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trigate_authz_v1_authorization_proto_rawDesc), len(file_trigate_authz_v1_authorization_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   31,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

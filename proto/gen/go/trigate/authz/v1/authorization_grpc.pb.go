@@ -44,7 +44,8 @@ type AuthorizationServiceClient interface {
 	// Authorize decides one question.
 	Authorize(ctx context.Context, in *AuthorizeRequest, opts ...grpc.CallOption) (*AuthorizeResponse, error)
 	// BatchAuthorize decides up to 1,000 questions, each by itself: one that cannot be
-	// decided has an error of its own and leaves the others alone.
+	// decided has an error of its own and leaves the others alone. They come in a list, or
+	// for much less in columns.
 	BatchAuthorize(ctx context.Context, in *BatchAuthorizeRequest, opts ...grpc.CallOption) (*BatchAuthorizeResponse, error)
 	// AuthorizeStream decides questions that come and are answered in any order on
 	// one stream, which is cheaper than a call for each. A question that is still open
@@ -172,7 +173,8 @@ type AuthorizationServiceServer interface {
 	// Authorize decides one question.
 	Authorize(context.Context, *AuthorizeRequest) (*AuthorizeResponse, error)
 	// BatchAuthorize decides up to 1,000 questions, each by itself: one that cannot be
-	// decided has an error of its own and leaves the others alone.
+	// decided has an error of its own and leaves the others alone. They come in a list, or
+	// for much less in columns.
 	BatchAuthorize(context.Context, *BatchAuthorizeRequest) (*BatchAuthorizeResponse, error)
 	// AuthorizeStream decides questions that come and are answered in any order on
 	// one stream, which is cheaper than a call for each. A question that is still open
