@@ -55,14 +55,17 @@ func (s *Server) authorizeActions(ctx context.Context, request *authzv1.BatchAut
 // again: all that was said since the batch came has seen what its actions ask for.
 func (b *batch) askInTurn(ctx context.Context, actions *convert.Actions, answers *answers, places []uint32) {
 	_, recording := chain.Record(ctx)
+	b.keepView()
+	recording.By(b.view)
 	attributes := &authorizer.AttributesRecord{User: b.user}
-	known := &memory[uint32]{}
+	known := b.server.memories.get()
+	defer b.server.memories.put(known)
 	for i := range places {
 		actions.Into(attributes, i)
 		place, ok := known.find(attributes)
 		if !ok {
 			answer := b.answerAction(recording, attributes)
-			place = answers.place(answer)
+			place = answers.place(&answer)
 			if answer.configuration == "" {
 				known.keep(attributes, answer.reuse, place)
 			}
@@ -86,8 +89,8 @@ func (b *batch) askAtOnce(ctx context.Context, actions *convert.Actions, answers
 		})
 	}
 	_ = group.Wait() // no question fails the others
-	for i, answer := range all {
-		places[i] = answers.place(answer)
+	for i := range all {
+		places[i] = answers.place(&all[i])
 	}
 }
 
@@ -125,7 +128,7 @@ type answer struct {
 	message string
 }
 
-func (a answer) toProto() *authzv1.AuthorizeResult {
+func (a *answer) toProto() *authzv1.AuthorizeResult {
 	if a.code != 0 {
 		return &authzv1.AuthorizeResult{Error: &authzv1.AuthorizeError{Code: a.code, Message: a.message}}
 	}
@@ -138,14 +141,24 @@ func (a answer) toProto() *authzv1.AuthorizeResult {
 type answers struct {
 	results []*authzv1.AuthorizeResult
 	places  map[answer]uint32
+	// last is the answer that was placed last, and lastPlace where: it often comes again.
+	last      answer
+	lastPlace uint32
 }
 
 // place returns where an answer is.
-func (s *answers) place(a answer) uint32 {
-	place, ok := s.places[a]
+func (s *answers) place(a *answer) uint32 {
+	if len(s.results) == 0 || s.last != *a {
+		s.last, s.lastPlace = *a, s.find(a)
+	}
+	return s.lastPlace
+}
+
+func (s *answers) find(a *answer) uint32 {
+	place, ok := s.places[*a]
 	if !ok {
 		place = uint32(len(s.results))
-		s.places[a] = place
+		s.places[*a] = place
 		s.results = append(s.results, a.toProto())
 	}
 	return place

@@ -11,6 +11,7 @@ import (
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/authz/internal/chain"
 	"github.com/trigate/trigate/services/authz/internal/convert"
+	"github.com/trigate/trigate/services/authz/internal/policy"
 	"github.com/trigate/trigate/services/internal/rpcerr"
 )
 
@@ -66,6 +67,7 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 			response authzv1.AuthorizeResponse
 		}, len(questions))
 		known := &memory[told]{}
+		batch.keepView()
 		for i, question := range questions {
 			results[i] = &answers[i].result
 			batch.answer(results[i], &answers[i].response, recording, known, question)
@@ -81,7 +83,7 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 	return response, nil
 }
 
-// batch is what the questions of one message have in common. It is not changed.
+// batch is what the questions of one message have in common.
 type batch struct {
 	server *Server
 	// user is whom the questions are about that name none. Nil: each has to.
@@ -91,10 +93,13 @@ type batch struct {
 	// one in force when the batch came.
 	revision      *authzv1.PolicyRevision
 	configuration string
+	// view is the policy for the user as the first questions found it, for all that it is
+	// fresh enough for. Nil: there is none, or questions are asked at once.
+	view *policy.View
 }
 
 func (s *Server) newBatch(request *authzv1.BatchAuthorizeRequest) (*batch, error) {
-	b := &batch{server: s, compact: request.GetCompact(), revision: s.revision(request.GetActions().GetAtLeastAsFreshAs())}
+	b := &batch{server: s, compact: request.GetCompact() || request.GetActions() != nil, revision: s.revision(request.GetActions().GetAtLeastAsFreshAs())}
 	b.configuration, _ = s.cfg.Configuration()
 	if request.GetUser() == nil {
 		return b, nil
@@ -134,10 +139,12 @@ func (b *batch) answer(result *authzv1.AuthorizeResult, response *authzv1.Author
 // again if it holds for this question too.
 func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Sayings, known *memory[told], attributes *authorizer.AttributesRecord, question *authzv1.AuthorizeRequest) error {
 	atLeast := question.GetAtLeastAsFreshAs()
+	recording.By(b.view)
 	// Whatever was told since the batch came has seen the batch's revision.
 	mayKnow := known != nil && question.GetAttributes().GetUser() == nil
 	if !b.sees(atLeast) {
 		response.Revision, mayKnow = b.server.revision(atLeast), false
+		recording.By(nil)
 	}
 	if mayKnow {
 		if told, ok := known.find(attributes); ok {
@@ -159,6 +166,14 @@ func (b *batch) decide(response *authzv1.AuthorizeResponse, recording *chain.Say
 		known.keep(attributes, response.GetReuse(), told{said: said, reuse: response.GetReuse()})
 	}
 	return nil
+}
+
+// keepView has the questions of the batch's user decided by one view of the policy if
+// nothing that is said of the policy is of one question only.
+func (b *batch) keepView() {
+	if b.user != nil && b.compact && b.server.cfg.Policy != nil {
+		b.view = b.server.cfg.Policy.View(b.user)
+	}
 }
 
 // sees reports whether what is decided from now on has seen as much.

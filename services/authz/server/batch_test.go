@@ -124,7 +124,7 @@ func TestActionsReuse(t *testing.T) {
 	named := binding("names", "one")
 	named[0].(*rbacv1.Role).Rules[0].ResourceNames = []string{"web"}
 	cfg := withRBAC(t, apitest.New(t, append(objects, named...)...))
-	counting := &changing{UnconditionalAuthorizer: cfg.Authorizer, change: func() {}}
+	counting := &changing{UnconditionalAuthorizer: cfg.Authorizer}
 	cfg.Authorizer = counting
 	response, err := newServer(t, cfg).BatchAuthorize(t.Context(), &authzv1.BatchAuthorizeRequest{User: &authnv1.UserInfo{Name: "jane"}, Actions: &authzv1.Actions{
 		Verbs: []string{"get"}, Resources: []string{"pods"},
@@ -325,16 +325,17 @@ func TestBatchUsers(t *testing.T) {
 	}
 }
 
-// changing has the policy change right after the first question.
+// changing has the policy change right after so many questions.
 type changing struct {
 	authorizer.UnconditionalAuthorizer
+	after  int
 	change func()
 	asked  int
 }
 
 func (c *changing) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := c.UnconditionalAuthorizer.Authorize(ctx, a)
-	if c.asked++; c.asked == 1 {
+	if c.asked++; c.asked == c.after {
 		c.change()
 	}
 	return decision, reason, err
@@ -346,14 +347,7 @@ func (c *changing) Authorize(ctx context.Context, a authorizer.Attributes) (auth
 func TestBatchForgets(t *testing.T) {
 	api := apitest.New(t, binding("other", "one")...)
 	cfg := withRBAC(t, api)
-	granting := &changing{UnconditionalAuthorizer: cfg.Authorizer, change: func() {
-		for _, object := range binding("ns", "one") {
-			api.Apply(t, object)
-		}
-		if err := cfg.Policy.Wait(t.Context(), policy.Positions{policy.Roles: 3, policy.RoleBindings: 4}); err != nil {
-			t.Error(err)
-		}
-	}}
+	granting := &changing{UnconditionalAuthorizer: cfg.Authorizer, after: 1, change: func() { grant(t, api, cfg.Policy) }}
 	cfg.Authorizer = granting
 	asked := &authzv1.BatchAuthorizeRequest{User: &authnv1.UserInfo{Name: "jane"}, Compact: true}
 	for _, atLeast := range []*authzv1.PolicyRevision{nil, nil, {RoleBindings: 4}} {
@@ -375,5 +369,54 @@ func TestBatchForgets(t *testing.T) {
 	}
 	if granting.asked != 2 {
 		t.Errorf("the authorizers were asked %d times, want 2", granting.asked)
+	}
+}
+
+// grant lets jane get pods in ns, which are the third and fourth change of the policy.
+func grant(t *testing.T, api *apitest.Server, store *policy.Store) {
+	t.Helper()
+	for _, object := range binding("ns", "one") {
+		api.Apply(t, object)
+	}
+	if err := store.Wait(t.Context(), policy.Positions{policy.Roles: 3, policy.RoleBindings: 4}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestBatchLeavesItsView has the policy change when the bindings of a batch's user have been
+// looked up: they are good enough for the questions of no particular freshness, and not
+// for one that asks for the new policy, nor for another user's.
+func TestBatchLeavesItsView(t *testing.T) {
+	api := apitest.New(t, binding("other", "one")...)
+	cfg := withRBAC(t, api)
+	cfg.Authorizer = &changing{UnconditionalAuthorizer: cfg.Authorizer, after: 2, change: func() { grant(t, api, cfg.Policy) }}
+	asked := &authzv1.BatchAuthorizeRequest{User: &authnv1.UserInfo{Name: "jane"}, Compact: true}
+	for _, q := range []struct {
+		version string
+		atLeast *authzv1.PolicyRevision
+		user    *authnv1.UserInfo
+	}{
+		{version: "v1"},
+		{version: "v2"}, // now they are looked up, and then the policy changes
+		{version: "v3"},
+		{version: "v3", atLeast: &authzv1.PolicyRevision{RoleBindings: 4}},
+		{version: "v4"},
+		{version: "v4", user: asked.User},
+	} {
+		question := getPods("ns", 0)
+		question.Attributes.User, question.Attributes.ApiVersion, question.AtLeastAsFreshAs = q.user, q.version, q.atLeast
+		asked.Questions = append(asked.Questions, question)
+	}
+	response, err := newServer(t, cfg).BatchAuthorize(t.Context(), asked)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []authzv1.Decision
+	for _, result := range response.GetResults() {
+		got = append(got, result.GetResponse().GetDecision())
+	}
+	allow, none := authzv1.Decision_DECISION_ALLOW, authzv1.Decision_DECISION_NO_OPINION
+	if diff := cmp.Diff([]authzv1.Decision{none, none, none, allow, none, allow}, got); diff != "" {
+		t.Errorf("decisions (-want +got):\n%s", diff)
 	}
 }

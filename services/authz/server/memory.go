@@ -1,6 +1,8 @@
 package server
 
 import (
+	"sync"
+
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
@@ -13,6 +15,29 @@ type memory[T any] struct {
 	// everywhere has the answers that hold in all namespaces, and here the others.
 	everywhere map[kind]T
 	here       map[placed]T
+}
+
+// memories are memories of batches that have ended, so that the next ones need not grow
+// their own. It is safe for concurrent use.
+type memories struct{ pool sync.Pool }
+
+// maxKept is how many entries a memory may have that is used again: emptying it takes as
+// long as it was large.
+const maxKept = 128
+
+func (p *memories) get() *memory[uint32] {
+	if m, ok := p.pool.Get().(*memory[uint32]); ok {
+		return m
+	}
+	return &memory[uint32]{}
+}
+
+func (p *memories) put(m *memory[uint32]) {
+	if len(m.everywhere)+len(m.here) <= maxKept {
+		clear(m.everywhere)
+		clear(m.here)
+		p.pool.Put(m)
+	}
 }
 
 // kind is what is the same in all questions that one answer is good for.

@@ -47,8 +47,9 @@ type Config struct {
 // concurrent use.
 type Server struct {
 	authzv1.UnimplementedAuthorizationServiceServer
-	cfg     Config
-	metrics *metrics
+	cfg      Config
+	metrics  *metrics
+	memories memories
 }
 
 var _ authzv1.AuthorizationServiceServer = (*Server)(nil)

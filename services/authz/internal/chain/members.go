@@ -10,7 +10,6 @@ import (
 	authorizationmetrics "k8s.io/apiserver/pkg/authorization/metrics"
 	"k8s.io/kubernetes/pkg/auth/nodeidentifier"
 	"k8s.io/kubernetes/pkg/kubeapiserver/authorizer/modes"
-	"k8s.io/kubernetes/plugin/pkg/auth/authorizer/rbac"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/authz/internal/policy"
@@ -29,7 +28,7 @@ var _ authorizer.Authorizer = named{}
 // Authorize asks the authorizer.
 func (n named) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
 	decision, reason, err := n.next.Authorize(ctx, a)
-	if decision == authorizer.DecisionNoOpinion {
+	if decision == authorizer.DecisionNoOpinion && reason != "" {
 		// Upstream's union put the name before the reason, and will do so again.
 		reason = strings.TrimPrefix(reason, n.name+": ")
 	}
@@ -88,7 +87,7 @@ var (
 )
 
 func newRBAC(name string, store *policy.Store) rbacMember {
-	upstream := rbac.New(store, store, store, store)
+	upstream := policy.NewAuthorizer(store)
 	return rbacMember{
 		named: named{name: name, next: authorizationmetrics.InstrumentedAuthorizer(modes.ModeRBAC, name, upstream)},
 		rules: upstream,
@@ -97,7 +96,8 @@ func newRBAC(name string, store *policy.Store) rbacMember {
 
 // Authorize asks the authorizer.
 func (m rbacMember) Authorize(ctx context.Context, a authorizer.Attributes) (authorizer.Decision, string, error) {
-	evaluation := policy.NewEvaluation(ctx, a)
+	sayings := sayingsFrom(ctx)
+	evaluation := sayings.evaluation(ctx, a)
 	decision, reason, err := m.next.Authorize(evaluation, a)
 	reuse := authzv1.Reuse_REUSE_ANY_NAMESPACE
 	switch {
@@ -107,7 +107,7 @@ func (m rbacMember) Authorize(ctx context.Context, a authorizer.Attributes) (aut
 		// Without a namespace no role bindings were looked at, but others may have some.
 		reuse = authzv1.Reuse_REUSE_ANY_NAME
 	}
-	sayingsFrom(ctx).record(m.name, decision, reason, err, reuse)
+	sayings.record(m.name, decision, reason, err, reuse)
 	return decision, reason, err
 }
 

@@ -7,6 +7,7 @@ import (
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
 	"github.com/trigate/trigate/services/authz/internal/convert"
+	"github.com/trigate/trigate/services/authz/internal/policy"
 )
 
 // Sayings are what each authorizer said on one question, in their order, and what
@@ -20,6 +21,7 @@ type Sayings struct {
 	room          [3]convert.Say
 	reuse         authzv1.Reuse
 	configuration string
+	view          *policy.View
 }
 
 type sayingsKey struct{}
@@ -36,6 +38,18 @@ func Record(ctx context.Context) (context.Context, *Sayings) {
 // before is lost.
 func (s *Sayings) Forget() {
 	s.said, s.reuse, s.configuration = s.room[:0], authzv1.Reuse_REUSE_ANY_NAMESPACE, ""
+}
+
+// By has the next questions with the same context decided by a view of the policy, if they
+// are its user's. Nil: each by the policy as it is then.
+func (s *Sayings) By(view *policy.View) { s.view = view }
+
+// evaluation returns the context for RBAC to decide in.
+func (s *Sayings) evaluation(ctx context.Context, a authorizer.Attributes) *policy.Evaluation {
+	if s == nil {
+		return policy.NewEvaluation(ctx, a)
+	}
+	return s.view.NewEvaluation(ctx, a)
 }
 
 // Value returns what the context is known by to a Chain, or the parent's value.

@@ -20,6 +20,8 @@ type Evaluation struct {
 	user user.Info
 	// attributes are nil if there is no question, only a user.
 	attributes authorizer.Attributes
+	// view is what the question is decided by. Nil: the policy as it is now.
+	view *View
 
 	namespaceMattered bool
 	nameMattered      bool

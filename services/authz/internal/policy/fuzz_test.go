@@ -50,6 +50,12 @@ func FuzzAttributes(f *testing.F) {
 		if got := ask(NewEvaluation(t.Context(), received), rbac.New(store, store, store, store), received); got != want {
 			t.Errorf("%+v:\n got %+v\nwant %+v", question, got, want)
 		}
+		view, deciding := store.View(received.User), NewAuthorizer(store)
+		for range 3 { // The second question takes the view, and the third has the answer of the second.
+			if got := ask(view.NewEvaluation(t.Context(), received), deciding, received); got != want {
+				t.Errorf("%+v by a view:\n got %+v\nwant %+v", question, got, want)
+			}
+		}
 	})
 }
 

@@ -4,7 +4,8 @@
 // it has read, and tells of each change when it is in force.
 //
 // Upstream's code decides. What is here are the listers that it asks: they return
-// only bindings that have a subject which matches the user.
+// only bindings that have a subject which matches the user. A View has it decide only
+// one of several questions that are the same to it.
 package policy
 
 import (
