@@ -54,26 +54,41 @@ func BenchmarkDecision(b *testing.B) {
 		b.Run(fmt.Sprintf("bindings=%d/service, stream", bindings), func(b *testing.B) {
 			benchmark(b, concurrency, 1, allows(stream, question))
 		})
-		b.Run(fmt.Sprintf("bindings=%d/service, batch of %d", bindings, batch), func(b *testing.B) {
-			benchmark(b, 1, batch, allowsBatch(stub, question, false))
-		})
-		b.Run(fmt.Sprintf("bindings=%d/service, compact batch of %d", bindings, batch), func(b *testing.B) {
-			benchmark(b, 1, batch, allowsBatch(stub, question, true))
-		})
-		b.Run(fmt.Sprintf("bindings=%d/service, compact batch of %d kinds", bindings, batch), func(b *testing.B) {
-			kinds := allowsBatch(stub, question, true, func(i int, attributes *authzv1.Attributes) {
-				attributes.ApiVersion = fmt.Sprint("v1alpha", i) // so that no answer is good for two
+		for _, form := range forms {
+			b.Run(fmt.Sprintf("bindings=%d/service, %s of %d", bindings, form.name, batch), func(b *testing.B) {
+				benchmark(b, 1, batch, form.ask(stub, question))
 			})
-			benchmark(b, 1, batch, kinds)
-		})
-		b.Run(fmt.Sprintf("bindings=%d/service, batch of %d in columns", bindings, batch), func(b *testing.B) {
-			benchmark(b, 1, batch, allowsActions(stub, question, false))
-		})
-		b.Run(fmt.Sprintf("bindings=%d/service, batch of %d kinds in columns", bindings, batch), func(b *testing.B) {
-			benchmark(b, 1, batch, allowsActions(stub, question, true))
-		})
+		}
 	}
 }
+
+// form is a form of a batch: a call of ask's function asks the questions of one.
+type form struct {
+	name string
+	ask  func(authzv1.AuthorizationServiceClient, *authorizer.AttributesRecord) func() error
+}
+
+// forms are the forms of a batch. Those of kinds have no two questions which the same answer
+// is good for.
+var forms = []form{
+	{"batch", func(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord) func() error {
+		return allowsBatch(stub, question, false)
+	}},
+	{"compact batch", func(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord) func() error {
+		return allowsBatch(stub, question, true)
+	}},
+	{"compact batch, kinds", func(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord) func() error {
+		return allowsBatch(stub, question, true, func(i int, attributes *authzv1.Attributes) { attributes.ApiVersion = kind(i) })
+	}},
+	{"batch in columns", func(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord) func() error {
+		return allowsActions(stub, question, false)
+	}},
+	{"batch in columns, kinds", func(stub authzv1.AuthorizationServiceClient, question *authorizer.AttributesRecord) func() error {
+		return allowsActions(stub, question, true)
+	}},
+}
+
+func kind(i int) string { return fmt.Sprint("v1alpha", i) }
 
 // benchmark asks from so many goroutines; each call of ask is so many questions.
 func benchmark(b *testing.B, askers, questions int, ask func() error) {
@@ -171,7 +186,7 @@ func allowsActions(stub authzv1.AuthorizationServiceClient, question *authorizer
 	for i := range batch {
 		actions.Names = append(actions.Names, fmt.Sprintf("%s-%d", question.Name, i))
 		if kinds {
-			actions.ApiVersions = append(actions.ApiVersions, fmt.Sprint("v1alpha", i))
+			actions.ApiVersions = append(actions.ApiVersions, kind(i))
 		}
 	}
 	request := &authzv1.BatchAuthorizeRequest{

@@ -92,13 +92,17 @@ func (s *Service) options(t testing.TB) app.CompletedOptions {
 	return completed
 }
 
+// Peer says where the service is, and how the gateway proves to it who it is.
+func (s *Service) Peer(t testing.TB) client.Config {
+	t.Helper()
+	cert := s.pki.Process(t, "gateway")
+	return client.Config{Endpoint: s.address, CAFile: s.pki.Gates.File, CertFile: cert.CertFile, KeyFile: cert.KeyFile}
+}
+
 // Client returns a client as the gateway has it, when the service is SERVING.
 func (s *Service) Client(t testing.TB) *client.Client {
 	t.Helper()
-	cert := s.pki.Process(t, "gateway")
-	c, err := client.Dial(client.Config{
-		Endpoint: s.address, CAFile: s.pki.Gates.File, CertFile: cert.CertFile, KeyFile: cert.KeyFile,
-	})
+	c, err := client.Dial(s.Peer(t))
 	if err != nil {
 		t.Fatalf("dialling authz: %v", err)
 	}
@@ -115,10 +119,7 @@ func (s *Service) Client(t testing.TB) *client.Client {
 // question by a call.
 func (s *Service) Conn(t testing.TB) grpc.ClientConnInterface {
 	t.Helper()
-	cert := s.pki.Process(t, "gateway")
-	conn, err := dial.NewPeer(dial.Peer{
-		Endpoint: s.address, CAFile: s.pki.Gates.File, CertFile: cert.CertFile, KeyFile: cert.KeyFile,
-	}, client.Service())
+	conn, err := Dial(s.Peer(t))
 	if err != nil {
 		t.Fatalf("dialling authz: %v", err)
 	}
@@ -129,6 +130,16 @@ func (s *Service) Conn(t testing.TB) grpc.ClientConnInterface {
 	})
 	return conn
 }
+
+// Conn is a connection to the service, which the caller closes.
+type Conn interface {
+	grpc.ClientConnInterface
+	Close() error
+}
+
+// Dial returns a connection as Service.Conn does, also in another process than the
+// service's.
+func Dial(peer client.Config) (Conn, error) { return dial.NewPeer(peer, client.Service()) }
 
 // Apply writes an object to the Kubernetes API, and returns the revision of the write.
 func (s *Service) Apply(t testing.TB, object runtime.Object) string {
