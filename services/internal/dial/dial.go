@@ -49,6 +49,11 @@ const (
 	// when a connection ends. gRPC's default of 30 s is longer than it takes to replace
 	// all replicas of a service one by one: none of those known would be left.
 	resolutionInterval = time.Second
+	// streamWindow and connectionWindow are how many bytes a server may have sent that
+	// nobody has read. gRPC would find them out by a ping with every message, which costs
+	// as much as a small call itself.
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
 	// readyProbeTimeout bounds how long Ready asks why there is no replica.
 	readyProbeTimeout = time.Second
 )
@@ -153,6 +158,8 @@ func transportOptions(cfg Config) ([]grpc.DialOption, error) {
 		grpc.WithTransportCredentials(creds),
 		grpc.WithAuthority(cfg.ServerName),
 		grpc.WithDisableServiceConfig(), // what DNS says of it
+		grpc.WithStaticStreamWindowSize(streamWindow),
+		grpc.WithStaticConnWindowSize(connectionWindow),
 	}
 	if cfg.Dialer != nil {
 		options = append(options, grpc.WithContextDialer(cfg.Dialer))

@@ -40,6 +40,7 @@ type Task struct {
 func (s *Server) Run(ctx context.Context, tasks ...Task) error {
 	defer s.shutDownTracing(ctx)
 	defer s.endStream()
+	defer s.grpc.Stop() // its workers are there from the start
 	if err := s.CheckPolicy(); err != nil {
 		return errors.Join(err, closeAll(s.cfg.Listener, s.cfg.MetricsListener))
 	}

@@ -96,6 +96,13 @@ const (
 	// connection whose other end vanished.
 	keepaliveTime    = 30 * time.Second
 	keepaliveTimeout = 10 * time.Second
+	// streamWindow and connectionWindow are how many bytes a client may have sent that
+	// nobody has read; package dial has the same of its side.
+	streamWindow     = 1 << 20
+	connectionWindow = 4 << 20
+	// workers is how many goroutines are kept for calls, since a new one has to grow its
+	// stack each time. More calls at once have new ones.
+	workers = 32
 	// keepaliveMinTime is how often a client may ping; package dial pings less
 	// often.
 	keepaliveMinTime = 5 * time.Second
@@ -215,6 +222,9 @@ func New(cfg Config) (*Server, error) {
 	options := append([]grpc.ServerOption{
 		tlsOption,
 		grpc.MaxRecvMsgSize(cfg.MaxMessageBytes),
+		grpc.StaticStreamWindowSize(streamWindow),
+		grpc.StaticConnWindowSize(connectionWindow),
+		grpc.NumStreamWorkers(workers),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: keepaliveMinTime, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			MaxConnectionAge:      cfg.MaxConnectionAge,
