@@ -37,7 +37,7 @@ func New(config *stage.Config) (*aggregatorapiserver.APIAggregator, error) {
 // issuer of the authn gate.
 func newKubeConfig(config *stage.Config) (*controlplane.Config, aggregatorapiserver.ServiceResolver, []admission.PluginInitializer, error) {
 	kube, serviceResolver, initializers, err := kubeapiserver.CreateKubeAPIServerConfig(
-		config.Options, config.Generic, config.VersionedInformers, config.StorageFactory)
+		config.Options, config.Generic, withoutPods{config.VersionedInformers}, config.StorageFactory)
 	if err != nil {
 		return nil, nil, nil, err
 	}

@@ -44,6 +44,7 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 		Informers:          informers,
 		ExtensionInformers: extensionInformers,
 		Authorizer:         chain.Authorizer(questions.Authorizer(c.Authorizer)),
+		LookUpFailed:       questions.LookUpFailed,
 	})
 	if err != nil {
 		return c.explain(err)

@@ -32,6 +32,8 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	factory := process.NewInformerFactory(c.Kubernetes)
+	// Only those have tokens as a rule. Any other is looked up.
+	process.WatchScheduledPods(factory)
 	authenticators, err := chain.New(background, chain.Config{
 		Options:        c.Authentication,
 		PublicKeys:     keys,

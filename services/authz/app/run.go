@@ -89,6 +89,7 @@ func (c CompletedConfig) newSources() sources {
 	var from sources
 	if c.has(modes.ModeNode) {
 		from.factory = process.NewInformerFactory(c.Kubernetes)
+		process.WatchScheduledPods(from.factory) // the others are in no node's graph
 		from.all = append(from.all, from.factory)
 	}
 	if c.has(modes.ModeRBAC) {

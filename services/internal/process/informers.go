@@ -6,8 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
@@ -37,6 +41,18 @@ const (
 func NewInformerFactory(client kubernetes.Interface) informers.SharedInformerFactory {
 	return informers.NewSharedInformerFactoryWithOptions(client, resyncPeriod,
 		informers.WithTransform(trimManagedFields))
+}
+
+// WatchScheduledPods has a factory's informer of pods read only those that are assigned
+// to a node. It is called before anything else asks the factory for that informer.
+func WatchScheduledPods(factory informers.SharedInformerFactory) {
+	factory.InformerFor(&corev1.Pod{}, func(client kubernetes.Interface, resync time.Duration) cache.SharedIndexInformer {
+		return coreinformers.NewFilteredPodInformer(client, metav1.NamespaceAll, resync,
+			cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc},
+			func(options *metav1.ListOptions) {
+				options.FieldSelector = fields.OneTermNotEqualSelector("spec.nodeName", "").String()
+			})
+	})
 }
 
 func trimManagedFields(obj any) (any, error) {

@@ -1,7 +1,13 @@
 package admission
 
 import (
+	"net/url"
+	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 
 	"github.com/trigate/trigate/deploy/test/framework"
 )
@@ -49,6 +55,11 @@ func TestNodesMayTouchOnlyWhatIsTheirs(t *testing.T) {
 		node.Send(t, "DELETE", pods+"/other?dryRun=All", "").WantMessage(t, 403,
 			`pods "other" is forbidden: node "trigate-n1" can only delete pods with spec.nodeName set to itself`)
 
+		admin.Send(t, "POST", pods, podWith("unscheduled", "", "")).Want(t, 201)
+		c.As(t, c.User(t, "system:node:trigate-n1", "system:nodes")).Await(t, "DELETE", pods+"/unscheduled?dryRun=All", "", 403)
+		node.Send(t, "DELETE", pods+"/unscheduled?dryRun=All", "").WantMessage(t, 403,
+			`pods "unscheduled" is forbidden: node "trigate-n1" can only delete pods with spec.nodeName set to itself`)
+
 		// Tokens: for the Pods that run on it only.
 		token := func(spec string) string {
 			return "{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, spec: {" + spec + "}}"
@@ -71,6 +82,27 @@ func TestNodesMayTouchOnlyWhatIsTheirs(t *testing.T) {
 		node.Send(t, "POST", leases, lease("trigate-n2")).Want(t, 403)
 		node.Send(t, "POST", leases, lease("trigate-n1")).Want(t, 201)
 	})
+}
+
+// TestTheGatesDoNotWatchEveryPod looks at who watches pods. They are most of what a
+// cluster has: those that are on a node are what tokens and the Node authorizer hang on,
+// and plugins look up the few that they need.
+func TestTheGatesDoNotWatchEveryPod(t *testing.T) {
+	c := framework.Shared(t, framework.Trigate)
+	watchers := map[string]bool{}
+	for _, event := range c.AuditEvents(t, func(e *auditv1.Event) bool {
+		return e.Verb == "watch" && e.ObjectRef != nil && e.ObjectRef.Resource == "pods" &&
+			(strings.HasPrefix(e.User.Username, "system:trigate:") || e.User.Username == user.APIServerUser)
+	}) {
+		watchers[event.User.Username] = true
+		if u, err := url.Parse(event.RequestURI); err != nil || u.Query().Get("fieldSelector") != "spec.nodeName!=" {
+			t.Errorf("%s watches %s, want only pods that are on a node", event.User.Username, event.RequestURI)
+		}
+	}
+	want := map[string]bool{"system:trigate:authn": true, "system:trigate:authz": true}
+	if diff := cmp.Diff(want, watchers); diff != "" {
+		t.Errorf("who watches pods (-want +got):\n%s", diff)
+	}
 }
 
 func TestNodesWithoutANameMayNothing(t *testing.T) {

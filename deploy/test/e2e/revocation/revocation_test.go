@@ -93,6 +93,30 @@ func bound(
 	}, delete: remove}
 }
 
+// boundToPod is a bearer with a token that is bound to a Pod on a node, or on none.
+func boundToPod(node string) bearer {
+	return bound(
+		func(ctx context.Context, core corev1client.CoreV1Interface, name string) (authenticationv1.BoundObjectReference, error) {
+			made, err := core.Pods(namespace).Create(ctx, &corev1.Pod{
+				ObjectMeta: metav1.ObjectMeta{Name: name},
+				Spec: corev1.PodSpec{
+					ServiceAccountName: name,
+					NodeName:           node,
+					Containers:         []corev1.Container{{Name: "c", Image: "example.com/none"}},
+				},
+			}, metav1.CreateOptions{})
+			if err != nil {
+				return authenticationv1.BoundObjectReference{}, err
+			}
+			return authenticationv1.BoundObjectReference{Kind: "Pod", UID: made.UID}, nil
+		},
+		func(ctx context.Context, core corev1client.CoreV1Interface, name string) error {
+			// No kubelet is there to end it.
+			return core.Pods(namespace).Delete(ctx, name, *metav1.NewDeleteOptions(0))
+		},
+	)
+}
+
 func accountToken(ctx context.Context, core corev1client.CoreV1Interface, name string, to *authenticationv1.BoundObjectReference) (string, error) {
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	if _, err := core.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
@@ -131,24 +155,8 @@ var bearers = map[string]bearer{
 			return core.Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 		},
 	),
-	"pod": bound(
-		func(ctx context.Context, core corev1client.CoreV1Interface, name string) (authenticationv1.BoundObjectReference, error) {
-			made, err := core.Pods(namespace).Create(ctx, &corev1.Pod{
-				ObjectMeta: metav1.ObjectMeta{Name: name},
-				Spec: corev1.PodSpec{
-					ServiceAccountName: name,
-					Containers:         []corev1.Container{{Name: "c", Image: "example.com/none"}},
-				},
-			}, metav1.CreateOptions{})
-			if err != nil {
-				return authenticationv1.BoundObjectReference{}, err
-			}
-			return authenticationv1.BoundObjectReference{Kind: "Pod", UID: made.UID}, nil
-		},
-		func(ctx context.Context, core corev1client.CoreV1Interface, name string) error {
-			return core.Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{})
-		},
-	),
+	"pod":             boundToPod("a-node"),
+	"unscheduled pod": boundToPod(""),
 	"node": bound(
 		func(ctx context.Context, core corev1client.CoreV1Interface, name string) (authenticationv1.BoundObjectReference, error) {
 			made, err := core.Nodes().Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})

@@ -76,6 +76,9 @@ type Config struct {
 	ExtensionInformers apiextensionsinformers.SharedInformerFactory
 	// Authorizer answers the plugins' questions on what users may do.
 	Authorizer authorizer.Authorizer
+	// LookUpFailed is told of a plugin's look-up that neither finds an object nor finds
+	// it missing. Plugins may take that for a reason to reject a request.
+	LookUpFailed func(error)
 }
 
 // Chain is the chain of plugins.
@@ -97,6 +100,7 @@ func New(cfg Config) (*Chain, error) {
 		mapper: restmapper.NewDeferredDiscoveryRESTMapper(cacheddiscovery.NewMemCacheClient(cfg.Kubernetes.Discovery())),
 		stop:   make(chan struct{}),
 	}
+	cfg.Informers = newLivePods(cfg.Informers, cfg.Kubernetes, cfg.LookUpFailed)
 	generic := genericapiserver.NewConfig(legacyscheme.Codecs)
 	generic.EffectiveVersion = compatibility.DefaultComponentGlobalsRegistry.EffectiveVersionFor(basecompatibility.DefaultKubeComponent)
 	generic.FeatureGate = utilfeature.DefaultFeatureGate

@@ -1,5 +1,5 @@
-// Package undecided keeps track of what plugins asked the authorization gate
-// while they judged a request, and were not told.
+// Package undecided keeps track of what plugins asked the authorization gate, or
+// looked up, while they judged a request, and were not told.
 //
 // A plugin that gets an error for an answer takes it for a part of its own
 // judgement: a policy's expression fails, and its failurePolicy says whether
@@ -20,8 +20,9 @@ import (
 // Tracker sees the questions of all requests. It is safe for concurrent use.
 type Tracker struct {
 	// strays counts the unanswered questions of which nothing says to which
-	// request they belong.
+	// request they belong, and stray is the last of them.
 	strays atomic.Uint64
+	stray  atomic.Pointer[rpcerr.Error]
 }
 
 // NewTracker returns a tracker.
@@ -62,9 +63,19 @@ func (r *Request) Err() error {
 		return missed
 	}
 	if r.tracker.strays.Load() != r.strays {
-		return rpcerr.PeerUnreachable("authz", nil)
+		return r.tracker.stray.Load()
 	}
 	return nil
+}
+
+// LookUpFailed notes that an object could neither be found nor be found missing. It
+// counts for all requests that are under way.
+func (t *Tracker) LookUpFailed(err error) { t.lost(rpcerr.PeerUnreachable("gateway", err)) }
+
+// lost notes an unanswered question that nothing ties to a request.
+func (t *Tracker) lost(missed *rpcerr.Error) {
+	t.stray.Store(missed) // first: whoever sees the count sees an error
+	t.strays.Add(1)
 }
 
 // Authorizer returns an authorizer that does what next does, and keeps track.
@@ -110,7 +121,7 @@ func (t *Tracker) note(ctx context.Context, attributes authorizer.Attributes, er
 		}
 	}
 	if !ok {
-		t.strays.Add(1)
+		t.lost(missed)
 		return
 	}
 	request.missed.CompareAndSwap(nil, missed)

@@ -72,6 +72,20 @@ func TestWhichRequestsAreUndecided(t *testing.T) {
 	}
 }
 
+// TestLookUpFailed has a look-up fail, which no plugin says on whose behalf it made.
+func TestLookUpFailed(t *testing.T) {
+	tracker := undecided.NewTracker()
+	_, _, during := tracker.Begin(t.Context(), somebody)
+	outage := errors.New("connection refused")
+	tracker.LookUpFailed(outage)
+	if err := during.Err(); !errors.Is(err, outage) || !rpcerr.IsCouldNotDecide(err) {
+		t.Errorf("Err() = %v, want that of the look-up, and that nothing could be decided", err)
+	}
+	if _, _, later := tracker.Begin(t.Context(), somebody); later.Err() != nil {
+		t.Errorf("Err() of a later request = %v, want nil", later.Err())
+	}
+}
+
 func TestTheUserStaysTheSame(t *testing.T) {
 	_, u, _ := undecided.NewTracker().Begin(t.Context(), somebody)
 	if u.GetName() != "somebody" || u.GetUID() != "1" || u.GetGroups()[0] != "g" || u.GetExtra()["k"][0] != "v" {
