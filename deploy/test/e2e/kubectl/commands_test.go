@@ -141,7 +141,11 @@ var commands = []struct {
 		{args: "patch configmap colours --type=json -p [{\"op\":\"replace\",\"path\":\"/data/sea\",\"value\":\"blue\"}]"},
 		{args: "patch configmap colours --type=json -p [{\"op\":\"remove\",\"path\":\"/data/sand\"}]", code: 1, want: []string{"the server rejected our request due to an error in our request"}},
 		{args: "patch configmap colours --type=json -p [{\"op\":\"test\",\"path\":\"/data/sea\",\"value\":\"red\"}]", code: 1},
-		{args: "patch configmap colours --type=merge -p {\"data\":{\"sea\":7}}", code: 1},
+		// It prints the object, whose managers are in the order of their seconds.
+		{args: "patch configmap colours --type=merge -p {\"data\":{\"sea\":7}}", code: 1, want: []string{
+			`The request is invalid: patch: Invalid value: "{\"apiVersion\":\"v1\",\"data\":{\"sea\":7}`,
+			"json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+		}, differs: true},
 		{args: "patch configmap colours --type=merge -p {\"metadata\":{\"name\":\"other\"}}", code: 1, want: []string{"the name of the object"}},
 		{args: "patch configmap colours --type=merge -p {\"metadata\":{\"resourceVersion\":\"1\"}}", code: 1, want: []string{"Conflict"}},
 		{args: "patch configmap colours --type=merge -p {\"immutable\":true}"},
