@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
 	authzv1 "github.com/trigate/trigate/proto/gen/go/trigate/authz/v1"
@@ -77,18 +76,12 @@ func (b *batch) askInTurn(ctx context.Context, actions *convert.Actions, answers
 // askAtOnce is askInTurn for authorizers that may wait for somebody else.
 func (b *batch) askAtOnce(ctx context.Context, actions *convert.Actions, answers *answers, places []uint32) {
 	all := make([]answer, len(places))
-	var group errgroup.Group
-	group.SetLimit(maxParallel)
-	for i := range places {
-		group.Go(func() error {
-			_, recording := chain.Record(ctx)
-			attributes := &authorizer.AttributesRecord{User: b.user}
-			actions.Into(attributes, i)
-			all[i] = b.answerAction(recording, attributes)
-			return nil
-		})
-	}
-	_ = group.Wait() // no question fails the others
+	atOnce(len(places), func(i int) {
+		_, recording := chain.Record(ctx)
+		attributes := &authorizer.AttributesRecord{User: b.user}
+		actions.Into(attributes, i)
+		all[i] = b.answerAction(recording, attributes)
+	})
 	for i := range all {
 		places[i] = answers.place(&all[i])
 	}

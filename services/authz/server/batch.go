@@ -3,8 +3,8 @@ package server
 import (
 	"context"
 	"slices"
+	"sync"
 
-	"golang.org/x/sync/errgroup"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 
@@ -48,17 +48,11 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 	}
 	results := make([]*authzv1.AuthorizeResult, len(questions))
 	if s.cfg.MayWait() {
-		var group errgroup.Group
-		group.SetLimit(maxParallel)
-		for i, question := range questions {
-			group.Go(func() error {
-				_, recording := chain.Record(ctx)
-				results[i] = &authzv1.AuthorizeResult{}
-				batch.answer(results[i], &authzv1.AuthorizeResponse{}, recording, nil, question)
-				return nil
-			})
-		}
-		_ = group.Wait() // no question fails the others
+		atOnce(len(questions), func(i int) {
+			_, recording := chain.Record(ctx)
+			results[i] = &authzv1.AuthorizeResult{}
+			batch.answer(results[i], &authzv1.AuthorizeResponse{}, recording, nil, questions[i])
+		})
 	} else {
 		// One after the other, and with one allocation for all answers.
 		_, recording := chain.Record(ctx)
@@ -81,6 +75,21 @@ func (s *Server) BatchAuthorize(ctx context.Context, request *authzv1.BatchAutho
 		response.Revision, response.Configuration = batch.revision, batch.configuration
 	}
 	return response, nil
+}
+
+// atOnce has all questions of a batch answered, maxParallel of them at a time. It returns
+// when the last is.
+func atOnce(count int, answer func(i int)) {
+	slots := make(chan struct{}, maxParallel)
+	var all sync.WaitGroup
+	for i := range count {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			answer(i)
+		})
+	}
+	all.Wait()
 }
 
 // batch is what the questions of one message have in common.
