@@ -56,6 +56,11 @@ var (
 	_ admission.ValidationInterface = (*Client)(nil)
 )
 
+// ofAnySize lets answers be larger than any limit of ours: a webhook may have made
+// the object so, which is for the resource to judge, or warn and refuse at length.
+// Upstream's plugins have no limit either.
+var ofAnySize = grpc.MaxCallRecvMsgSize(math.MaxInt32)
+
 // New returns a client that calls over conn, which the caller owns.
 func New(conn grpc.ClientConnInterface) *Client {
 	return &Client{Link: dial.Borrowed(hop, conn), stub: admissionv1.NewAdmissionServiceClient(conn), codec: convert.NewCodec()}
@@ -71,10 +76,8 @@ func (c *Client) Admit(ctx context.Context, a admission.Attributes, o admission.
 	if err != nil {
 		return err
 	}
-	// A webhook may have made the object larger than any limit of ours. That is for
-	// the resource to judge: upstream's plugins have no limit either.
 	request := &admissionv1.AdmitRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx)}
-	response, err := c.stub.Admit(ctx, request, grpc.MaxCallRecvMsgSize(math.MaxInt32))
+	response, err := c.stub.Admit(ctx, request, ofAnySize)
 	if err != nil {
 		return undecided(ctx, err)
 	}
@@ -97,7 +100,8 @@ func (c *Client) Validate(ctx context.Context, a admission.Attributes, o admissi
 	if err != nil {
 		return err
 	}
-	response, err := c.stub.Validate(ctx, &admissionv1.ValidateRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx)})
+	request := &admissionv1.ValidateRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx)}
+	response, err := c.stub.Validate(ctx, request, ofAnySize)
 	if err != nil {
 		return undecided(ctx, err)
 	}

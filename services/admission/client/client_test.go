@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"reflect"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -508,6 +509,37 @@ func TestObjectsMayGrow(t *testing.T) {
 	}
 	if err := c.Validate(t.Context(), create(object, configMapKind, configMaps), nil); !apierrors.IsRequestEntityTooLargeError(err) {
 		t.Errorf("Validate() = %v, want a status of 413", err)
+	}
+}
+
+// TestOutcomesMayBeLarge has a plugin say more than any message that the service would
+// take: of a warning the handlers show the beginning, and a refusal is as long as it is.
+func TestOutcomesMayBeLarge(t *testing.T) {
+	long := strings.Repeat("x", serve.DefaultMaxMessageBytes+1)
+	_, c := start(t, server.Config{Plugins: judge(func(ctx context.Context, _ string, a admission.Attributes, _ admission.ObjectInterfaces) error {
+		if a.GetObject().(*core.ConfigMap).Name == "refused" {
+			return apierrors.NewBadRequest(long)
+		}
+		warning.AddWarning(ctx, "", long)
+		return nil
+	})})
+	ask := map[string]func(context.Context, admission.Attributes, admission.ObjectInterfaces) error{"Admit": c.Admit, "Validate": c.Validate}
+	for name, ask := range ask {
+		t.Run(name, func(t *testing.T) {
+			var warnings recorder
+			ctx := warning.WithWarningRecorder(t.Context(), &warnings)
+			if err := ask(ctx, create(&core.ConfigMap{}, configMapKind, configMaps), nil); err != nil {
+				t.Error(err)
+			}
+			if got := len(warnings); got != 1 || warnings[0] != ": "+long {
+				t.Errorf("got %d warnings, want the long one", got)
+			}
+			refused := &core.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "refused"}}
+			err := ask(ctx, create(refused, configMapKind, configMaps), nil)
+			if !apierrors.IsBadRequest(err) || err.Error() != long {
+				t.Errorf("got an error of %.100v, want the plugin's", err)
+			}
+		})
 	}
 }
 
