@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -238,6 +240,181 @@ func TestWebhooksThatAnswerNonsense(t *testing.T) {
 			}
 			admin.Send(t, "POST", core(ns, "configmaps"), caseMap(name)).Want(t, want)
 			admin.Send(t, "POST", core(ns, "configmaps"), caseMap(name+"-ignore")).Want(t, 201)
+		}
+	})
+}
+
+// Upstream reads an answer to its end, however long it is. What it shows of one may
+// have a limit: warnings are cut, and a refusal is not.
+func TestWebhooksThatAnswerAtLength(t *testing.T) {
+	const ok = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"%s","allowed":%t%s}}`
+	long := strings.Repeat("long", 5<<18)  // 5 MiB: more than gRPC lets pass by default
+	huge := strings.Repeat("huge", 17<<18) // 17 MiB: more than the gates let pass
+	data := func(value string) []byte { return []byte(`{"op":"add","path":"/data","value":{"a":"` + value + `"}}`) }
+	patch := func(operations ...[]byte) string {
+		whole := slices.Concat([]byte("["), bytes.Join(operations, []byte(",")), []byte("]"))
+		return `,"patchType":"JSONPatch","patch":"` + base64Of(whole) + `"`
+	}
+	cases := []struct {
+		name                 string
+		answer               func(uid string) string
+		mutating, validating int // the codes; what is 500 passes if failures are ignored
+	}{
+		{"warning-long", func(uid string) string { return fmt.Sprintf(ok, uid, true, `,"warnings":["`+long+`"]`) }, 201, 201},
+		{"warning-huge", func(uid string) string { return fmt.Sprintf(ok, uid, true, `,"warnings":["`+huge+`","short"]`) }, 201, 201},
+		{"more-long", func(uid string) string { return fmt.Sprintf(ok, uid, true, `,"more":"`+long+`"`) }, 201, 201},
+		{"blanks-long", func(uid string) string { return fmt.Sprintf(ok, uid, true, strings.Repeat(" ", len(long))) }, 201, 201},
+		{"denial-long", func(uid string) string { return fmt.Sprintf(ok, uid, false, `,"status":{"message":"`+long+`"}`) }, 400, 400},
+		{"patch-long", func(uid string) string { return fmt.Sprintf(ok, uid, true, patch(data(long))) }, 422, 500},
+		{"patch-undone", func(uid string) string { return fmt.Sprintf(ok, uid, true, patch(data(long), data(""))) }, 201, 500},
+		{"no-json-long", func(string) string { return long }, 500, 500},
+		{"code-500-long", func(string) string { return long }, 500, 500},
+		{"unfinished-long", func(uid string) string {
+			return strings.TrimRight(fmt.Sprintf(ok, uid, true, `,"more":"`+long+`"`), "}")
+		}, 500, 500},
+	}
+	afterFailure := func(policy string, code int) int {
+		if policy == "ignore" && code == 500 {
+			return 201
+		}
+		return code
+	}
+	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
+		admin := s.Admin(t)
+		ns := s.Namespace(t)
+		hook := framework.StartWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			var review admissionv1.AdmissionReview
+			if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			for _, tc := range cases {
+				if strings.Contains(req.URL.Path, tc.name) {
+					if tc.name == "code-500-long" {
+						w.WriteHeader(http.StatusInternalServerError)
+					}
+					_, _ = io.WriteString(w, tc.answer(string(review.Request.UID)))
+				}
+			}
+		}))
+		var names []string
+		for _, tc := range cases {
+			names = append(names, tc.name)
+		}
+		registerForPolicies(t, c, hook, ns, "trigate-test-length", names)
+		for i, tc := range cases {
+			for j, policy := range []string{"fail", "ignore"} {
+				suffix := tc.name + "-" + policy
+				mutating := admin.Send(t, "POST", core(ns, "configmaps"), caseMap("m-"+suffix)).Want(t, afterFailure(policy, tc.mutating))
+				validating := admin.Send(t, "POST", core(ns, "configmaps"), caseMap("v-"+suffix)).Want(t, afterFailure(policy, tc.validating))
+				if policy == "ignore" && tc.mutating == 500 {
+					mutating.WantAnnotation(t, fmt.Sprintf("failed-open.mutation.webhook.admission.k8s.io/round_0_index_%d", 2*i+j), "m-"+suffix+".trigate.test")
+				}
+				if policy == "ignore" && tc.validating == 500 {
+					validating.WantAnnotation(t, "failed-open.validating.webhook.admission.k8s.io/round_0_index_0", "v-"+suffix+".trigate.test")
+				}
+				switch tc.name {
+				case "warning-long":
+					mutating.WantWarnings(t, long[:256])
+					validating.WantWarnings(t, long[:256])
+				case "warning-huge":
+					mutating.WantWarnings(t, huge[:256], "short")
+					validating.WantWarnings(t, huge[:256], "short")
+				}
+			}
+		}
+	})
+}
+
+// registerForPolicies registers hook for each name and both failure policies, as a
+// mutating webhook, of a name with m- before it, and as a validating one, with v-.
+func registerForPolicies(t *testing.T, c *framework.Cluster, hook *framework.Webhook, ns, configuration string, names []string) {
+	t.Helper()
+	var mutatingHooks []admissionregistrationv1.MutatingWebhook
+	var validatingHooks []admissionregistrationv1.ValidatingWebhook
+	for _, name := range names {
+		for _, policy := range []admissionregistrationv1.FailurePolicyType{admissionregistrationv1.Fail, admissionregistrationv1.Ignore} {
+			suffix := name + "-" + strings.ToLower(string(policy))
+			m, v := hook.Mutating("m-"+suffix, ns, configMaps), hook.Validating("v-"+suffix, ns, configMaps)
+			m.ObjectSelector, m.FailurePolicy = forCase("m-"+suffix), &policy
+			v.ObjectSelector, v.FailurePolicy = forCase("v-"+suffix), &policy
+			mutatingHooks, validatingHooks = append(mutatingHooks, m), append(validatingHooks, v)
+		}
+	}
+	c.RegisterMutating(t, configuration, mutatingHooks...)
+	c.RegisterValidating(t, configuration, validatingHooks...)
+}
+
+func TestWebhooksThatBreakOff(t *testing.T) {
+	const (
+		cut    = `{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"%s","allowed":true}}`
+		unread = "unexpected error when reading response body. Please retry. Original error: unexpected EOF"
+	)
+	// What is sent before the connection ends, and what is said of that.
+	cases := []struct{ name, sent, message string }{
+		// The review is all there: only the length says that more was to come.
+		{"whole", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4096\r\n\r\n" + cut, unread},
+		{"half", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4096\r\n\r\n" + cut[:60], unread},
+		{"empty", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 4096\r\n\r\n", unread},
+		{"chunk", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n1000\r\n" + cut, unread},
+		{"code-503", "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 4096\r\n\r\nbroken", unread},
+		{"headers", "HTTP/1.1 200 OK\r\nContent-Type: appl", "unexpected EOF"},
+		{"silent", "", "EOF"},
+	}
+	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
+		admin := s.Admin(t)
+		ns := s.Namespace(t)
+		var asked atomic.Int64
+		hook := framework.StartWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+			asked.Add(1)
+			var review admissionv1.AdmissionReview
+			if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
+				http.Error(w, err.Error(), http.StatusBadRequest)
+				return
+			}
+			connection, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
+			for _, tc := range cases {
+				if strings.Contains(req.URL.Path, "-"+tc.name+"-") {
+					_, _ = io.WriteString(connection, strings.ReplaceAll(tc.sent, "%s", string(review.Request.UID)))
+				}
+			}
+			_ = connection.Close()
+		}))
+		var names []string
+		for _, tc := range cases {
+			names = append(names, tc.name)
+		}
+		registerForPolicies(t, c, hook, ns, "trigate-test-break-off", names)
+		for i, tc := range cases {
+			for _, kind := range []string{"m", "v"} {
+				name := kind + "-" + tc.name + "-fail"
+				failed := admin.Send(t, "POST", core(ns, "configmaps"), caseMap(name)).Want(t, 500)
+				if reason := failed.String(t, "reason"); reason != string(metav1.StatusReasonInternalError) {
+					t.Errorf("%s: got reason %q, want %q", name, reason, metav1.StatusReasonInternalError)
+				}
+				message := failed.String(t, "message")
+				called := `Internal error occurred: failed calling webhook "` + name + `.trigate.test": failed to call webhook: `
+				if !strings.HasPrefix(message, called) || !strings.HasSuffix(message, tc.message) {
+					t.Errorf("%s: got message\n%s\nwant\n%s…%s", name, message, called, tc.message)
+				}
+				c.Admin(t).Send(t, "GET", core(ns, "configmaps/"+name), "").Want(t, 404)
+
+				name = kind + "-" + tc.name + "-ignore"
+				// Of mutating webhooks all are counted, of validating ones those that are called.
+				annotation := fmt.Sprintf("failed-open.mutation.webhook.admission.k8s.io/round_0_index_%d", 2*i+1)
+				if kind == "v" {
+					annotation = "failed-open.validating.webhook.admission.k8s.io/round_0_index_0"
+				}
+				admin.Send(t, "POST", core(ns, "configmaps"), caseMap(name)).Want(t, 201).WantAnnotation(t, annotation, name+".trigate.test")
+			}
+		}
+		// Nobody asks again who has had the request.
+		if got, want := asked.Load(), int64(len(cases)*4); got != want {
+			t.Errorf("the webhook was asked %d times, want %d", got, want)
 		}
 	})
 }

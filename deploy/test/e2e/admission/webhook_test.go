@@ -1,14 +1,21 @@
 package admission
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	admissionv1 "k8s.io/api/admission/v1"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	certutil "k8s.io/client-go/util/cert"
 	"k8s.io/utils/ptr"
 
 	"github.com/trigate/trigate/deploy/test/framework"
@@ -520,4 +527,98 @@ func TestWebhooksMayNotBreakObjects(t *testing.T) {
 		admin.Send(t, "POST", core(ns, "configmaps"), strings.ReplaceAll(configMap, "c1", "no-json")).Want(t, 500)
 		admin.Send(t, "GET", core(ns, "configmaps/invalid-label"), "").Want(t, 404)
 	})
+}
+
+// Webhooks behind a Service are called at an endpoint of the port that their
+// configuration names. An EndpointSlice of addresses may not hold the loopback one, and
+// one of names may.
+func TestWebhooksAreReachedByThePortOfAService(t *testing.T) {
+	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
+		admin := s.Admin(t)
+		ns := s.Namespace(t)
+		const service = "hooks"
+		first, second := startBehindService(t, service, ns, "first"), startBehindService(t, service, ns, "second")
+		c.Admin(t).Send(t, "POST", core(ns, "services"), `
+apiVersion: v1
+kind: Service
+metadata: {name: hooks}
+spec: {ports: [{name: first, port: 443}, {name: second, port: 8443}]}
+`).Want(t, 201)
+		c.Admin(t).Send(t, "POST", group("discovery.k8s.io/v1", ns, "endpointslices"), fmt.Sprintf(`
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: hooks, labels: {kubernetes.io/service-name: hooks}}
+addressType: FQDN
+endpoints: [{addresses: [127.0.0.1]}]
+ports: [{name: first, port: %s}, {name: second, port: %s}]
+`, first.port, second.port)).Want(t, 201)
+
+		behind := func(name string, hook *behindService, port *int32) admissionregistrationv1.MutatingWebhook {
+			webhook := hook.Mutating(name, ns, configMaps)
+			webhook.ObjectSelector = forCase(name)
+			webhook.ClientConfig = admissionregistrationv1.WebhookClientConfig{
+				CABundle: hook.CABundle,
+				Service:  &admissionregistrationv1.ServiceReference{Namespace: ns, Name: service, Path: ptr.To("/some/path"), Port: port},
+			}
+			return webhook
+		}
+		distrusted := behind("port-distrusted", first, ptr.To[int32](443))
+		distrusted.ClientConfig.CABundle = foreignAuthority(t, c)
+		c.RegisterMutating(t, "trigate-test-service-port",
+			behind("port-none", first, nil),
+			behind("port-443", first, ptr.To[int32](443)),
+			behind("port-8443", second, ptr.To[int32](8443)),
+			behind("port-8444", second, ptr.To[int32](8444)),
+			distrusted,
+		)
+		c.Admin(t).Await(t, "POST", core(ns, "configmaps")+"?dryRun=All", caseMap("port-8443"), 201)
+
+		for _, tc := range []struct{ name, want string }{
+			{"port-none", "first at hooks." + ns + ".svc:443/some/path"},
+			{"port-443", "first at hooks." + ns + ".svc:443/some/path"},
+			{"port-8443", "second at hooks." + ns + ".svc:8443/some/path"},
+		} {
+			created := admin.Send(t, "POST", core(ns, "configmaps"), caseMap(tc.name)).Want(t, 201)
+			if got := created.String(t, "data", "called"); got != tc.want {
+				t.Errorf("%s: got %q, want %q", tc.name, got, tc.want)
+			}
+		}
+		admin.Send(t, "POST", core(ns, "configmaps"), caseMap("port-8444")).WantMessage(t, 500,
+			`Internal error occurred: failed calling webhook "port-8444.trigate.test": failed to call webhook: Post "https://hooks.`+ns+
+				`.svc:8444/some/path?timeout=10s": no service port 8444 found for service "hooks"`)
+		admin.Send(t, "POST", core(ns, "configmaps"), caseMap("port-distrusted")).Want(t, 500)
+	})
+}
+
+// behindService is a webhook with a certificate for the name of a Service. Its patches
+// say who it is and at what address it was asked.
+type behindService struct {
+	*framework.Webhook
+	port string
+}
+
+func startBehindService(t *testing.T, service, namespace, name string) *behindService {
+	t.Helper()
+	certPEM, keyPEM, err := certutil.GenerateSelfSignedCertKey(service+"."+namespace+".svc", nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, err := tls.X509KeyPair(certPEM, keyPEM)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		framework.Admission(func(*admissionv1.AdmissionRequest) *admissionv1.AdmissionResponse {
+			return framework.JSONPatch(fmt.Sprintf(`[{"op":"add","path":"/data","value":{"called":%q}}]`, name+" at "+req.Host+req.URL.Path))
+		}).ServeHTTP(w, req)
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{certificate}}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &behindService{Webhook: &framework.Webhook{URL: server.URL, CABundle: certPEM}, port: port}
 }
