@@ -21,21 +21,25 @@ func intelligible(a admission.Attributes, o admission.ObjectInterfaces) bool {
 	return resource.Resource != "" && resource.Version != "" && o != nil && o.GetEquivalentResourceMapper() != nil
 }
 
-// matchesAny returns whether one of the rules matches the request. Upstream's matcher
-// decides; what it does not have are namespaces, users, and the other resources that
-// hold the same objects.
-func matchesAny(all []admissionclient.InterestRule, a admission.Attributes, o admission.ObjectInterfaces) bool {
-	equivalents := equivalents{attributes: a, objects: o}
+// matchRules returns nobody if none of the rules matches the request, ahead if each that
+// does is settled, else interested. Upstream's matcher decides; what it does not have are
+// namespaces, users, and the other resources that hold the same objects.
+func matchRules(all []admissionclient.InterestRule, a admission.Attributes, o admission.ObjectInterfaces) verdict {
+	equivalents, found := equivalents{attributes: a, objects: o}, nobody
 	for i := range all {
 		rule := &all[i]
 		switch {
 		case rule.Namespaces != nil && !rule.Namespaces.Has(a.GetNamespace()):
 		case rule.UserGroups != nil && !inGroup(rule, a):
-		case matches(rule, a), rule.Equivalents && equivalents.match(rule):
-			return true
+		case found == ahead && rule.Settled:
+		case !matches(rule, a) && (!rule.Equivalents || !equivalents.match(rule)):
+		case rule.Settled:
+			found = ahead
+		default:
+			return interested
 		}
 	}
-	return false
+	return found
 }
 
 func matches(rule *admissionclient.InterestRule, a admission.Attributes) bool {

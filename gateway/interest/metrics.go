@@ -36,14 +36,17 @@ const (
 	unintelligible
 	// refused: calls are not to be left out, or cannot be yet.
 	refused
+	// ahead: only plugins are interested whose say is settled at the end of Admit, and
+	// Admit has told it.
+	ahead
 
-	verdictCount = int(refused) + 1
+	verdictCount = int(ahead) + 1
 )
 
 var (
 	phaseNames   = [phaseCount]string{"mutating", "validating"}
-	outcomeNames = [verdictCount]string{"skipped", "called", "called", "called", "called", "called", "called"}
-	reasonNames  = [verdictCount]string{"nobody", "interested", "behind", "doubtful", "no_stream", "unintelligible", "not_allowed"}
+	outcomeNames = [verdictCount]string{"skipped", "called", "called", "called", "called", "called", "called", "skipped"}
+	reasonNames  = [verdictCount]string{"nobody", "interested", "behind", "doubtful", "no_stream", "unintelligible", "not_allowed", "ahead"}
 )
 
 // counts are what a tracker counts.
@@ -59,7 +62,8 @@ var (
 	callsDesc = prometheus.NewDesc("trigate_gateway_admission_calls_total",
 		"Calls of the admission service that requests were due, by phase (mutating or validating), whether they were called or skipped, and why: "+
 			"nobody or somebody was interested; what the service had told was behind a change that is known here; "+
-			"it was doubtful whether something had changed; there was no_stream; the request was unintelligible; skipping was not_allowed.",
+			"it was doubtful whether something had changed; there was no_stream; the request was unintelligible; skipping was not_allowed; "+
+			"the mutating call had said ahead what the validating one would.",
 		[]string{"phase", "outcome", "reason"}, nil)
 	streamsDesc = prometheus.NewDesc("trigate_gateway_interest_streams_total", "Streams of what is of interest to admission that have begun.", nil, nil)
 	ageDesc     = prometheus.NewDesc("trigate_gateway_interest_stream_age_seconds",

@@ -371,9 +371,22 @@ func (t *Tracker) age() time.Duration {
 // request, and counts it.
 func (t *Tracker) Nobody(phase Phase, a admission.Attributes, o admission.ObjectInterfaces) bool {
 	v := t.judge(phase, a, o)
+	if v == ahead {
+		v = interested
+	}
 	t.counts.calls[phase][v].Add(1)
 	return v == nobody
 }
+
+// Settled reports whether everybody who is interested in the validation of the request
+// would say at the end of Admit what they say later. It counts nothing.
+func (t *Tracker) Settled(a admission.Attributes, o admission.ObjectInterfaces) bool {
+	return a.GetOperation() == admission.Create && t.judge(Validating, a, o) == ahead
+}
+
+// CountAhead counts a call of Validate that is left out since Admit has said what it
+// would.
+func (t *Tracker) CountAhead() { t.counts.calls[Validating][ahead].Add(1) }
 
 func (t *Tracker) judge(phase Phase, a admission.Attributes, o admission.ObjectInterfaces) verdict {
 	// The view is read after the clock: a stream that falls silent in between has been
@@ -396,8 +409,5 @@ func (t *Tracker) judge(phase Phase, a admission.Attributes, o admission.ObjectI
 	if phase == Validating {
 		rules = v.interest.Validating
 	}
-	if matchesAny(rules, a, o) {
-		return interested
-	}
-	return nobody
+	return matchRules(rules, a, o)
 }

@@ -173,7 +173,9 @@ func TestInterestOfTheRealService(t *testing.T) {
 	}{
 		"a ConfigMap":           {request(admission.Create, "configmaps", "ns"), nobodys},
 		"a deleted ConfigMap":   {request(admission.Delete, "configmaps", "ns"), nobodys},
-		"a Pod":                 {request(admission.Create, "pods", "ns"), [2]string{"interested", "interested"}},
+		"a Pod":                 {request(admission.Create, "pods", "ns"), [2]string{"interested", "ahead"}},
+		"a node's Pod":          {requestBy(node, admission.Create, pods, "", "ns"), [2]string{"interested", "ahead"}},
+		"a changed Pod":         {request(admission.Update, "pods", "ns"), [2]string{"interested", "interested"}},
 		"a deleted Pod":         {request(admission.Delete, "pods", "ns"), nobodys},
 		"a Pod's status":        {requestBy(ann, admission.Update, pods, "status", "ns"), nobodys},
 		"a Pod's size":          {requestBy(ann, admission.Update, pods, "resize", "ns"), [2]string{"interested", "interested"}},
@@ -185,6 +187,16 @@ func TestInterestOfTheRealService(t *testing.T) {
 	} {
 		if got := tracker.verdicts(test.request); got != test.want {
 			t.Errorf("%s: got %v, want %v", name, got, test.want)
+		}
+	}
+	settled := map[string]bool{"a Pod": true, "a node's Pod": true}
+	for name, a := range map[string]admission.Attributes{
+		"a Pod": request(admission.Create, "pods", "ns"), "a node's Pod": requestBy(node, admission.Create, pods, "", "ns"),
+		"a changed Pod": request(admission.Update, "pods", "ns"), "a Pod's size": requestBy(ann, admission.Update, pods, "resize", "ns"),
+		"a ConfigMap": request(admission.Create, "configmaps", "ns"),
+	} {
+		if got := tracker.Settled(a, objects()); got != settled[name] {
+			t.Errorf("%s: Settled() = %v, want %v", name, got, settled[name])
 		}
 	}
 	if tracker.judge(Mutating, request(admission.Create, "configmaps", "ns"), nil) != unintelligible {
@@ -224,6 +236,9 @@ func TestInterestOfTheRealService(t *testing.T) {
 	quota := &corev1.ResourceQuota{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "q"}}
 	api.Apply(t, quota)
 	wants("the quota", request(admission.Create, "configmaps", "ns"), [2]string{"nobody", "interested"})
+	if tracker.Settled(request(admission.Create, "pods", "ns"), objects()) || !tracker.Settled(request(admission.Create, "pods", "other"), objects()) {
+		t.Error("a Pod is settled where there is a quota, or is not where there is none")
+	}
 	for _, other := range []admission.Attributes{request(admission.Create, "configmaps", "other"), request(admission.Update, "configmaps", "ns")} {
 		if got := tracker.verdicts(other); got != nobodys {
 			t.Errorf("with a quota in ns, %s in %s: got %v", other.GetOperation(), other.GetNamespace(), got)

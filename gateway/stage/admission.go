@@ -100,7 +100,7 @@ func (i *interestedAdmission) Handles(operation genericadmission.Operation) bool
 func (i *interestedAdmission) Admit(ctx context.Context, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) error {
 	synced := i.namespacesSynced()
 	if !i.nobody(interest.Mutating, i.skip && synced, a, o) {
-		if err := i.next.Admit(ctx, a, o); err != nil {
+		if err := i.next.Admit(i.withAhead(ctx, a, o), a, o); err != nil {
 			return err
 		}
 	}
@@ -112,10 +112,26 @@ func (i *interestedAdmission) Admit(ctx context.Context, a genericadmission.Attr
 
 // Validate implements admission.ValidationInterface.
 func (i *interestedAdmission) Validate(ctx context.Context, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) error {
+	if i.skip {
+		if ahead := aheadOf(ctx); ahead != nil && i.interest.Settled(a, o) && ahead.Conclude(ctx, a) {
+			i.interest.CountAhead()
+			return nil
+		}
+	}
 	if i.nobody(interest.Validating, i.skip, a, o) {
 		return nil
 	}
 	return i.next.Validate(ctx, a, o)
+}
+
+// withAhead has Admit say what Validate would, if it can.
+func (i *interestedAdmission) withAhead(ctx context.Context, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) context.Context {
+	if i.skip && i.interest.Settled(a, o) {
+		if ahead := aheadOf(ctx); ahead != nil {
+			return admissionclient.WithAhead(ctx, ahead)
+		}
+	}
+	return ctx
 }
 
 func (i *interestedAdmission) nobody(phase interest.Phase, allowed bool, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) bool {

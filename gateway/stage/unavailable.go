@@ -15,6 +15,7 @@ import (
 	"k8s.io/apiserver/pkg/endpoints/responsewriter"
 	"k8s.io/klog/v2"
 
+	admissionclient "github.com/trigate/trigate/services/admission/client"
 	authnclient "github.com/trigate/trigate/services/authn/client"
 )
 
@@ -41,6 +42,9 @@ type failureKey struct{}
 type failure struct {
 	// requests are those of the same kind, for the audit log.
 	requests *undecidedRequests
+	// ahead is what Admit has learned for Validate, both of which upstream calls in one
+	// goroutine.
+	ahead admissionclient.Ahead
 
 	mu   sync.Mutex // filters run in goroutines of their own
 	gate string
@@ -70,6 +74,16 @@ func noteFailure(ctx context.Context, gate string, err error) {
 	}
 	klog.FromContext(ctx).Info("A gate could not decide", "gate", gate, "err", err,
 		"auditID", genericaudit.GetAuditIDTruncated(ctx))
+}
+
+// aheadOf returns where Admit leaves what it has learned for the request's Validate, or
+// nil if ctx is not that of a request.
+func aheadOf(ctx context.Context) *admissionclient.Ahead {
+	f, ok := ctx.Value(failureKey{}).(*failure)
+	if !ok {
+		return nil
+	}
+	return &f.ahead
 }
 
 // isRequest tells whether ctx is that of a request, on which a failure can be noted.

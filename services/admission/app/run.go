@@ -66,6 +66,7 @@ func Run(ctx context.Context, c CompletedConfig) (err error) {
 	}
 	admissionv1.RegisterAdmissionServiceServer(grpcServer, server.New(server.Config{
 		Plugins:     plugins.Plugins,
+		Settled:     plugins.Settled,
 		Definitions: plugins.Definitions,
 		Questions:   questions,
 		Seen:        c.seen,

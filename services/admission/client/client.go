@@ -76,7 +76,8 @@ func (c *Client) Admit(ctx context.Context, a admission.Attributes, o admission.
 	if err != nil {
 		return err
 	}
-	request := &admissionv1.AdmitRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx)}
+	ahead := aheadFrom(ctx)
+	request := &admissionv1.AdmitRequest{Attributes: attributes, AuthorizeAtLeastAsFreshAs: policyOf(ctx), Validate: ahead != nil}
 	response, err := c.stub.Admit(ctx, request, ofAnySize)
 	if err != nil {
 		return undecided(ctx, err)
@@ -84,11 +85,13 @@ func (c *Client) Admit(ctx context.Context, a admission.Attributes, o admission.
 	if err := c.conclude(ctx, a, response.GetOutcome(), mutatingWebhooks); err != nil {
 		return err
 	}
-	if response.GetObject() == nil {
-		return nil
+	if response.GetObject() != nil {
+		if err := c.replace(a.GetObject(), response.GetObject()); err != nil {
+			return undecided(ctx, fmt.Errorf("reading the admitted object: %w", err))
+		}
 	}
-	if err := c.replace(a.GetObject(), response.GetObject()); err != nil {
-		return undecided(ctx, fmt.Errorf("reading the admitted object: %w", err))
+	if ahead != nil && response.GetValidation() != nil {
+		ahead.remember(c, a, response.GetValidation())
 	}
 	return nil
 }

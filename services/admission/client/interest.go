@@ -50,6 +50,8 @@ type InterestRule struct {
 	Namespaces sets.Set[string]
 	// UserGroups has a group of the user. Nil: any user.
 	UserGroups sets.Set[string]
+	// Settled is true if Admit can tell what the plugin will say of a new object.
+	Settled bool
 	// Equivalents is true if a resource with the same objects may meet it, too.
 	Equivalents bool
 }
@@ -116,6 +118,7 @@ func interestRuleFromProto(m *admissionv1.InterestRule) InterestRule {
 				Scope: interestScopeFromProto(m.GetScope()),
 			},
 		},
+		Settled:     m.GetSettled(),
 		Equivalents: m.GetEquivalents(),
 	}
 	if len(m.GetNamespaces()) > 0 {

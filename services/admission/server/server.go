@@ -40,6 +40,9 @@ func Policy() serve.Policy {
 type Config struct {
 	// Plugins is the chain, with everything upstream wraps around it.
 	Plugins admission.Interface
+	// Settled are those of the validating plugins whose say on new objects is settled
+	// when the mutating ones are through. Nil: none is.
+	Settled admission.ValidationInterface
 	// Definitions knows custom resources.
 	Definitions *custom.Definitions
 	// Questions sees what the plugins ask the authorization gate. Nil: they ask
@@ -97,6 +100,9 @@ func (s *Server) Admit(ctx context.Context, in *admissionv1.AdmitRequest) (*admi
 	if call.outcome.Err != nil || object == nil {
 		return response, nil
 	}
+	if in.GetValidate() {
+		response.Validation = s.validateAhead(ctx, call.request)
+	}
 	response.Object, err = s.changed(object, in.GetAttributes(), call.request)
 	if err != nil {
 		return nil, rpcerr.Internal(fmt.Errorf("encoding the admitted object: %w", err))
@@ -119,6 +125,28 @@ func (s *Server) Validate(ctx context.Context, in *admissionv1.ValidateRequest) 
 		return nil, err
 	}
 	return &admissionv1.ValidateResponse{Outcome: outcome}, nil
+}
+
+// validateAhead returns what the plugins that are settled say of a new object, or nil if
+// Validate has to be called: what it says then is in the words for the object as it is
+// by then.
+func (s *Server) validateAhead(ctx context.Context, request *convert.Request) *admissionv1.Outcome {
+	if s.cfg.Settled == nil || request.GetOperation() != admission.Create || !s.cfg.Settled.Handles(admission.Create) {
+		return nil
+	}
+	// What the mutating plugins have said of the request is theirs.
+	request = &convert.Request{
+		Attributes: admission.NewAttributesRecord(request.GetObject(), request.GetOldObject(), request.GetKind(), request.GetNamespace(), request.GetName(),
+			request.GetResource(), request.GetSubresource(), request.GetOperation(), request.GetOperationOptions(), request.IsDryRun(), request.GetUserInfo()),
+		Equivalents: request.Equivalents, BuiltIn: request.BuiltIn,
+	}
+	call := s.begin(ctx, request)
+	call.outcome.Err = s.cfg.Settled.Validate(call.ctx, call.attributes, call.objects)
+	outcome, err := call.end()
+	if err != nil || !outcome.GetAllowed() || len(outcome.GetWarnings()) > 0 {
+		return nil
+	}
+	return outcome
 }
 
 // changed returns the message for the object that the plugins left behind, or
@@ -178,6 +206,11 @@ func (s *Server) newCall(ctx context.Context, in question) (*call, error) {
 	if caller, ok := serve.CallerFrom(ctx); ok && caller.Peer == serve.PeerGateway {
 		s.cfg.Seen(in.GetAuthorizeAtLeastAsFreshAs())
 	}
+	return s.begin(ctx, decoded), nil
+}
+
+// begin prepares what the plugins see of a request.
+func (s *Server) begin(ctx context.Context, decoded *convert.Request) *call {
 	c := &call{request: decoded, warnings: &warningRecorder{}}
 	if decoded.BuiltIn != nil {
 		c.objects = &schemeObjects{scheme: decoded.BuiltIn, equivalents: decoded.Equivalents}
@@ -190,7 +223,7 @@ func (s *Server) newCall(ctx context.Context, in question) (*call, error) {
 	ctx = warning.WithWarningRecorder(ctx, c.warnings)
 	c.attributes = &recordingAttributes{Attributes: decoded.Attributes}
 	c.ctx, c.attributes.user, c.questions = s.cfg.Questions.Begin(ctx, decoded.GetUserInfo())
-	return c, nil
+	return c
 }
 
 // end returns the message for the outcome, or an error if nothing was decided.

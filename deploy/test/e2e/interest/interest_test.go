@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -196,6 +197,85 @@ func TestNobodyIsInterested(t *testing.T) {
 			WantMessage(t, http.StatusForbidden, `pods "a" is forbidden: error looking up service account quiet/default: serviceaccount "default" not found`)
 		if calls := s.served(t) - served; calls != 1 {
 			t.Errorf("the service answered %d calls for a Pod that a mutating plugin refuses, want 1", calls)
+		}
+	})
+}
+
+// ahead counts the calls of Validate that were left out since Admit had said what they
+// would.
+const ahead = `trigate_gateway_admission_calls_total{outcome="skipped",phase="validating",reason="ahead"`
+
+// TestPodsAreValidatedAhead wants one call for a new Pod as long as only plugins are
+// interested whose say does not hang on what the API server sets in it, and two as soon as
+// anybody else is, or the server sets more.
+func TestPodsAreValidatedAhead(t *testing.T) {
+	s := start(t)
+	admin := s.gateways[0]
+	const pods, spec = "/api/v1/namespaces/ahead/pods", "spec: {containers: [{name: c, image: i}]}"
+	post := func(body string) func(*testing.T) *framework.Answer {
+		return func(t *testing.T) *framework.Answer { return admin.Send(t, http.MethodPost, pods, body) }
+	}
+	wantCalls := func(t *testing.T, send func(*testing.T) *framework.Answer, code, calls int) *framework.Answer {
+		t.Helper()
+		served, said := s.served(t), s.counted(t, 0, ahead)
+		answer := send(t).Want(t, code)
+		if got := s.served(t) - served; got != calls {
+			t.Errorf("the service answered %d calls, want %d", got, calls)
+		}
+		if got := s.counted(t, 0, ahead) - said; got != 2-calls {
+			t.Errorf("%d calls were left out since they were answered ahead, want %d", got, 2-calls)
+		}
+		return answer
+	}
+	s.makeNamespace(t, "ahead")
+	admin.Send(t, http.MethodPost, "/api/v1/namespaces/ahead/serviceaccounts", "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default}}").Want(t, http.StatusCreated)
+	t.Run("named", func(t *testing.T) {
+		wantCalls(t, post("{apiVersion: v1, kind: Pod, metadata: {name: a}, "+spec+"}"), http.StatusCreated, 1)
+	})
+	t.Run("named by the server", func(t *testing.T) {
+		wantCalls(t, post("{apiVersion: v1, kind: Pod, metadata: {generateName: a-}, "+spec+"}"), http.StatusCreated, 1)
+	})
+	t.Run("by apply", func(t *testing.T) {
+		wantCalls(t, func(t *testing.T) *framework.Answer {
+			return admin.Send(t, http.MethodPatch, pods+"/applied", "{apiVersion: v1, kind: Pod, metadata: {name: applied}, "+spec+"}",
+				framework.ServerSideApply, framework.Query("fieldManager=test"))
+		}, http.StatusCreated, 1)
+	})
+	t.Run("with a spec that the server completes", func(t *testing.T) {
+		wantCalls(t, post("{apiVersion: v1, kind: Pod, metadata: {name: affine, labels: {a: b}}, spec: {containers: [{name: c, image: i}], affinity: {podAffinity: {"+
+			"requiredDuringSchedulingIgnoredDuringExecution: [{topologyKey: zone, labelSelector: {}, matchLabelKeys: [a]}]}}}}"), http.StatusCreated, 2)
+	})
+	t.Run("with somebody else interested", func(t *testing.T) {
+		for _, other := range []struct{ collection, body string }{
+			{"/api/v1/namespaces/ahead/resourcequotas", "{apiVersion: v1, kind: ResourceQuota, metadata: {name: q}, spec: {hard: {count/secrets: 1}}}"},
+			{"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies", "{apiVersion: admissionregistration.k8s.io/v1, kind: ValidatingAdmissionPolicy, metadata: {name: q}, " +
+				"spec: {matchConstraints: {resourceRules: [{apiGroups: [''], apiVersions: [v1], resources: [pods], operations: [CREATE]}]}, validations: [{expression: 'true'}]}}"},
+		} {
+			admin.Send(t, http.MethodPost, other.collection, other.body).Want(t, http.StatusCreated)
+			wantCalls(t, post("{apiVersion: v1, kind: Pod, metadata: {generateName: b-}, "+spec+"}"), http.StatusCreated, 2)
+			admin.Send(t, http.MethodDelete, other.collection+"/q", "").Want(t, http.StatusOK)
+			framework.Eventually(t, "one call is enough again", func() error {
+				served := s.served(t)
+				post("{apiVersion: v1, kind: Pod, metadata: {generateName: c-}, "+spec+"}")(t).Want(t, http.StatusCreated)
+				if calls := s.served(t) - served; calls != 1 {
+					return fmt.Errorf("%d calls", calls)
+				}
+				return nil
+			})
+		}
+	})
+	t.Run("refused", func(t *testing.T) {
+		admin.Send(t, http.MethodPatch, "/api/v1/namespaces/ahead", `{"metadata": {"labels": {"pod-security.kubernetes.io/enforce": "restricted"}}}`, framework.MergePatch).Want(t, http.StatusOK)
+		framework.Eventually(t, "the namespace is restricted", func() error {
+			if code := admin.Send(t, http.MethodPost, pods, "{apiVersion: v1, kind: Pod, metadata: {generateName: d-}, "+spec+"}", framework.Query("dryRun=All")).Code; code != http.StatusForbidden {
+				return fmt.Errorf("got %d", code)
+			}
+			return nil
+		})
+		answer := wantCalls(t, post("{apiVersion: v1, kind: Pod, metadata: {generateName: e-}, "+spec+"}"), http.StatusForbidden, 2)
+		// The refusal has the name that the server made up, as kube-apiserver's has.
+		if !regexp.MustCompile(`pods \\"e-[a-z0-9]{5}\\" is forbidden: violates PodSecurity`).Match(answer.Body) {
+			t.Errorf("got %s", answer.Body)
 		}
 	})
 }

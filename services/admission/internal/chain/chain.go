@@ -4,9 +4,11 @@ package chain
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -16,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/initializer"
+	admissionmetrics "k8s.io/apiserver/pkg/admission/metrics"
 	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/apiserver/pkg/authorization/authorizer"
 	"k8s.io/apiserver/pkg/authorization/authorizerfactory"
@@ -89,6 +92,11 @@ type Chain struct {
 	Definitions *custom.Definitions
 	// Members are the plugins one by one, in their order.
 	Members []interest.Plugin
+	// Settled are those of the validating plugins whose say on new objects is settled
+	// when the mutating ones are through, with their metrics.
+	Settled admission.ValidationInterface
+
+	settled []admission.Interface
 
 	mapper *restmapper.DeferredDiscoveryRESTMapper
 	stop   chan struct{}
@@ -140,19 +148,30 @@ func New(cfg Config) (*Chain, error) {
 		return nil, err
 	}
 	c.Plugins = generic.AdmissionControl
+	settled, ok := admissionmetrics.WithStepMetrics(admission.NewChainHandler(c.settled...)).(admission.ValidationInterface)
+	if !ok {
+		return nil, errors.New("a chain of plugins that does not validate")
+	}
+	c.Settled = settled
 	limitPatchCopies(generic.JSONPatchMaxCopyBytes)
 	return c, nil
 }
 
-// recordMembers returns the options with a decorator that changes nothing, and sees each
-// plugin before the others wrap it.
+// recordMembers returns the options with decorators that change nothing, and see each
+// plugin before and after the others wrap it.
 func (c *Chain) recordMembers(o *kubeoptions.AdmissionOptions) *kubeoptions.AdmissionOptions {
 	generic := *o.GenericAdmission
 	record := admission.DecoratorFunc(func(handler admission.Interface, name string) admission.Interface {
 		c.Members = append(c.Members, interest.Plugin{Name: name, Handler: handler})
 		return handler
 	})
-	generic.Decorators = append(admission.Decorators{record}, generic.Decorators...)
+	recordSettled := admission.DecoratorFunc(func(handler admission.Interface, name string) admission.Interface {
+		if interest.Settled(name) {
+			c.settled = append(c.settled, handler)
+		}
+		return handler
+	})
+	generic.Decorators = slices.Concat(admission.Decorators{record}, generic.Decorators, admission.Decorators{recordSettled})
 	return &kubeoptions.AdmissionOptions{GenericAdmission: &generic, PluginNames: o.PluginNames}
 }
 

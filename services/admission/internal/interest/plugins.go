@@ -3,6 +3,7 @@ package interest
 import (
 	"fmt"
 
+	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/admission/plugin/resourcequota"
@@ -100,7 +101,9 @@ func (s *static) put(plugin Plugin, rule *admissionv1.InterestRule) {
 		return // It handles nothing.
 	}
 	if _, ok := plugin.Handler.(admission.MutationInterface); ok {
-		s.mutating = append(s.mutating, rule)
+		mutating := proto.CloneOf(rule)
+		mutating.Settled = false
+		s.mutating = append(s.mutating, mutating)
 	}
 	if _, ok := plugin.Handler.(admission.ValidationInterface); ok {
 		s.validating = append(s.validating, rule)

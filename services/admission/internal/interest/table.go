@@ -28,6 +28,9 @@ type row struct {
 	userGroups []string
 	// never is an operation on which the plugin does not act, though it handles it.
 	never admissionv1.Operation
+	// settled says that the plugin's Validate reads nothing of a new object which the
+	// API server sets after Admit, and has no effect but its outcome.
+	settled bool
 }
 
 // wildcard is every group, version or resource.
@@ -46,8 +49,8 @@ var table = map[string][]row{
 	namespaceLifecycle:                 {},
 	"NamespaceExists":                  {{group: wildcard, resources: all, namespaced: true}},
 	"LimitPodHardAntiAffinityTopology": pods(),
-	"LimitRanger":                      {{resources: []string{"pods", "pods/resize", "persistentvolumeclaims"}}},
-	"ServiceAccount":                   pods("pods/ephemeralcontainers"),
+	"LimitRanger":                      append(settledPods(), row{resources: []string{"pods/resize", "persistentvolumeclaims"}}),
+	"ServiceAccount":                   append(settledPods(), row{resources: []string{"pods/ephemeralcontainers"}}),
 	// It refuses a node without a name whatever it does.
 	"NodeRestriction":       {{group: wildcard, resources: all, userGroups: []string{user.NodesGroup}}},
 	"TaintNodesByCondition": {{resources: []string{"nodes"}}},
@@ -56,7 +59,7 @@ var table = map[string][]row{
 	"PodSecurity":           podSecurity,
 	"PodNodeSelector":       pods(),
 	"Priority": {
-		{resources: []string{"pods"}, never: admissionv1.Operation_OPERATION_DELETE},
+		{resources: []string{"pods"}, never: admissionv1.Operation_OPERATION_DELETE, settled: true},
 		{group: "scheduling.k8s.io", resources: []string{"podgroups", "compositepodgroups", "priorityclasses"}, never: admissionv1.Operation_OPERATION_DELETE},
 	},
 	"DefaultTolerationSeconds": pods(),
@@ -74,7 +77,7 @@ var table = map[string][]row{
 	"PodGroupProtection":                   {{group: "scheduling.k8s.io", resources: []string{"podgroups"}}},
 	"OwnerReferencesPermissionEnforcement": {{group: wildcard, resources: all}},
 	"PersistentVolumeClaimResize":          {{resources: []string{"persistentvolumeclaims"}}},
-	"RuntimeClass":                         pods(),
+	"RuntimeClass":                         settledPods(),
 	"CertificateApproval":                  {{group: "certificates.k8s.io", resources: []string{"certificatesigningrequests/approval"}}},
 	"CertificateSigning":                   {{group: "certificates.k8s.io", resources: []string{"certificatesigningrequests/status"}}},
 	"ClusterTrustBundleAttest":             {{group: "certificates.k8s.io", resources: []string{"clustertrustbundles/*"}}},
@@ -82,19 +85,24 @@ var table = map[string][]row{
 	"DefaultIngressClass":                  {{group: "networking.k8s.io", resources: []string{"ingresses"}}},
 	"DenyServiceExternalIPs":               {{resources: []string{"services"}}},
 	"PodTopologyLabels":                    pods("pods/binding"),
-	"NodeDeclaredFeatureValidator":         append(pods("pods/resize"), row{group: "resource.k8s.io", resources: []string{"resourceslices/*"}}),
-	"PodResizeValidator":                   {{resources: []string{"pods/resize"}}},
-	mutatingPolicy:                         {},
-	mutatingWebhook:                        {},
-	validatingPolicy:                       {},
-	validatingWebhook:                      {},
-	resourceQuota:                          {},
-	"AlwaysDeny":                           {{group: wildcard, resources: all}},
+	"NodeDeclaredFeatureValidator": {
+		{resources: []string{"pods"}, never: admissionv1.Operation_OPERATION_CREATE},
+		{resources: []string{"pods/resize"}},
+		{group: "resource.k8s.io", resources: []string{"resourceslices/*"}},
+	},
+	"PodResizeValidator": {{resources: []string{"pods/resize"}}},
+	mutatingPolicy:       {},
+	mutatingWebhook:      {},
+	validatingPolicy:     {},
+	validatingWebhook:    {},
+	resourceQuota:        {},
+	"AlwaysDeny":         {{group: wildcard, resources: all}},
 }
 
 // podSecurity are namespaces, whose labels it checks, and what has a Pod in it.
 var podSecurity = []row{
-	{resources: []string{"namespaces", "pods", "pods/ephemeralcontainers", "pods/resize", "podtemplates", "replicationcontrollers"}},
+	{resources: []string{"pods"}, settled: true},
+	{resources: []string{"namespaces", "pods/ephemeralcontainers", "pods/resize", "podtemplates", "replicationcontrollers"}},
 	{group: "apps", resources: []string{"daemonsets", "deployments", "replicasets", "statefulsets"}},
 	{group: "batch", resources: []string{"cronjobs", "jobs"}},
 }
@@ -104,12 +112,21 @@ func pods(subresources ...string) []row {
 	return []row{{resources: append([]string{"pods"}, subresources...)}}
 }
 
+// settledPods are Pods, of which the plugin's say is settled when Admit is through.
+func settledPods() []row { return []row{{resources: []string{"pods"}, settled: true}} }
+
+// Settled returns whether the plugin's Validate says of some new objects at the end of
+// Admit what it says when they are stored.
+func Settled(plugin string) bool {
+	return slices.ContainsFunc(table[plugin], func(r row) bool { return r.settled })
+}
+
 // rule returns a row as a rule of a plugin.
 func (r row) rule(plugin string, operations []admissionv1.Operation) *admissionv1.InterestRule {
 	rule := &admissionv1.InterestRule{
 		Plugin: plugin, Operations: slices.DeleteFunc(slices.Clone(operations), func(o admissionv1.Operation) bool { return o == r.never }),
 		ApiGroups: []string{r.group}, ApiVersions: []string{wildcard}, Resources: r.resources,
-		UserGroups: r.userGroups,
+		UserGroups: r.userGroups, Settled: r.settled,
 	}
 	if r.namespaced {
 		rule.Scope = admissionv1.Scope_SCOPE_NAMESPACED

@@ -69,25 +69,38 @@ func write(t *testing.T, name, content string) string {
 	return path
 }
 
-// members returns upstream's plugins, all of them, whose informers never run: a plugin
-// that gets as far as to need one refuses the request.
-func members(t *testing.T, configFile string) []interest.Plugin {
+// members returns upstream's plugins: all of them, whose informers never run, so that a
+// plugin that gets as far as to need one refuses the request; or those that are on by
+// default, whose informers have read the objects, if there are any.
+func members(t *testing.T, configFile string, objects ...runtime.Object) []interest.Plugin {
 	t.Helper()
 	options := kubeoptions.NewAdmissionOptions()
-	options.GenericAdmission.EnablePlugins = kubeoptions.AllOrderedPlugins
+	if len(objects) == 0 {
+		options.GenericAdmission.EnablePlugins = kubeoptions.AllOrderedPlugins
+	}
 	options.GenericAdmission.ConfigFile = configFile
-	client, extensions := clientset{kubefake.NewClientset()}, apiextensionsfake.NewClientset()
+	client, extensions := clientset{kubefake.NewClientset(objects...)}, apiextensionsfake.NewClientset()
+	read := informers.NewSharedInformerFactory(client, 0)
 	c, err := chain.New(chain.Config{
 		Admission: options, APIs: genericoptions.NewAPIEnablementOptions(), Egress: genericoptions.NewEgressSelectorOptions(),
 		Loopback:   &rest.Config{Host: "https://127.0.0.1:1"},
 		Kubernetes: client, Dynamic: dynamicfake.NewSimpleDynamicClient(legacyscheme.Scheme), Extensions: extensions,
-		Informers: informers.NewSharedInformerFactory(client, 0), ExtensionInformers: apiextensionsinformers.NewSharedInformerFactory(extensions, 0),
+		Informers: read, ExtensionInformers: apiextensionsinformers.NewSharedInformerFactory(extensions, 0),
 		Authorizer: authorizerfactory.NewAlwaysDenyAuthorizer(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
+	if len(objects) > 0 {
+		read.Start(t.Context().Done())
+		t.Cleanup(read.Shutdown)
+		for kind, synced := range read.WaitForCacheSync(t.Context().Done()) {
+			if !synced {
+				t.Fatalf("%s were not read", kind)
+			}
+		}
+	}
 	return c.Members
 }
 

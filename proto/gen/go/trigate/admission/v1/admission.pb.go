@@ -684,8 +684,11 @@ type AdmitRequest struct {
 	// plugins and policies ask for. It counts for all later requests too. Only a
 	// gateway's counts.
 	AuthorizeAtLeastAsFreshAs *v11.PolicyRevision `protobuf:"bytes,2,opt,name=authorize_at_least_as_fresh_as,json=authorizeAtLeastAsFreshAs,proto3" json:"authorize_at_least_as_fresh_as,omitempty"`
-	unknownFields             protoimpl.UnknownFields
-	sizeCache                 protoimpl.SizeCache
+	// True if a new object shall be validated too, as the mutating plugins leave it, by
+	// the plugins that are settled by then (InterestRule.settled).
+	Validate      bool `protobuf:"varint,3,opt,name=validate,proto3" json:"validate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AdmitRequest) Reset() {
@@ -732,6 +735,13 @@ func (x *AdmitRequest) GetAuthorizeAtLeastAsFreshAs() *v11.PolicyRevision {
 	return nil
 }
 
+func (x *AdmitRequest) GetValidate() bool {
+	if x != nil {
+		return x.Validate
+	}
+	return false
+}
+
 // AdmitResponse is the outcome of mutating admission.
 type AdmitResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -739,7 +749,14 @@ type AdmitResponse struct {
 	Outcome *Outcome `protobuf:"bytes,1,opt,name=outcome,proto3" json:"outcome,omitempty"`
 	// The object as it is to be used from here on. Unset if the plugins left it
 	// alone.
-	Object        *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	Object *Object `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// What the validating plugins that are settled say of the object. Set only if it was
+	// asked for and they let the request go on without a warning. A caller can do with it
+	// what it would do with Validate's, if nobody else is interested and the object to be
+	// stored differs from the admitted one only in what an API server sets in a new
+	// object: a name that it makes up, uid, creationTimestamp, generation,
+	// resourceVersion, managedFields, and the status.
+	Validation    *Outcome `protobuf:"bytes,3,opt,name=validation,proto3" json:"validation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -784,6 +801,13 @@ func (x *AdmitResponse) GetOutcome() *Outcome {
 func (x *AdmitResponse) GetObject() *Object {
 	if x != nil {
 		return x.Object
+	}
+	return nil
+}
+
+func (x *AdmitResponse) GetValidation() *Outcome {
+	if x != nil {
+		return x.Validation
 	}
 	return nil
 }
@@ -1825,7 +1849,11 @@ type InterestRule struct {
 	UserGroups []string `protobuf:"bytes,9,rep,name=user_groups,json=userGroups,proto3" json:"user_groups,omitempty"`
 	// True if the rule is also met by a request whose resource holds the same objects as
 	// another that meets it (matchPolicy Equivalent).
-	Equivalents   bool `protobuf:"varint,10,opt,name=equivalents,proto3" json:"equivalents,omitempty"`
+	Equivalents bool `protobuf:"varint,10,opt,name=equivalents,proto3" json:"equivalents,omitempty"`
+	// True if what the plugin says of a new object is settled when Admit is through: it
+	// neither reads what an API server sets in a new object after that, nor leaves anything
+	// behind. Only a rule of Validate can be.
+	Settled       bool `protobuf:"varint,12,opt,name=settled,proto3" json:"settled,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1930,6 +1958,13 @@ func (x *InterestRule) GetEquivalents() bool {
 	return false
 }
 
+func (x *InterestRule) GetSettled() bool {
+	if x != nil {
+		return x.Settled
+	}
+	return false
+}
+
 var File_trigate_admission_v1_admission_proto protoreflect.FileDescriptor
 
 const file_trigate_admission_v1_admission_proto_rawDesc = "" +
@@ -1970,15 +2005,19 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	" \x01(\v2\x1c.trigate.admission.v1.ObjectR\toldObject\x126\n" +
 	"\aoptions\x18\v \x01(\v2\x1c.trigate.admission.v1.ObjectR\aoptions\x12J\n" +
 	"\vequivalents\x18\f \x03(\v2(.trigate.admission.v1.EquivalentResourceR\vequivalents\x12'\n" +
-	"\x0fpercent_encoded\x18\r \x01(\bR\x0epercentEncoded\"\xb5\x01\n" +
+	"\x0fpercent_encoded\x18\r \x01(\bR\x0epercentEncoded\"\xd1\x01\n" +
 	"\fAdmitRequest\x12@\n" +
 	"\n" +
 	"attributes\x18\x01 \x01(\v2 .trigate.admission.v1.AttributesR\n" +
 	"attributes\x12c\n" +
-	"\x1eauthorize_at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x19authorizeAtLeastAsFreshAs\"~\n" +
+	"\x1eauthorize_at_least_as_fresh_as\x18\x02 \x01(\v2 .trigate.authz.v1.PolicyRevisionR\x19authorizeAtLeastAsFreshAs\x12\x1a\n" +
+	"\bvalidate\x18\x03 \x01(\bR\bvalidate\"\xbd\x01\n" +
 	"\rAdmitResponse\x127\n" +
 	"\aoutcome\x18\x01 \x01(\v2\x1d.trigate.admission.v1.OutcomeR\aoutcome\x124\n" +
-	"\x06object\x18\x02 \x01(\v2\x1c.trigate.admission.v1.ObjectR\x06object\"\xb8\x01\n" +
+	"\x06object\x18\x02 \x01(\v2\x1c.trigate.admission.v1.ObjectR\x06object\x12=\n" +
+	"\n" +
+	"validation\x18\x03 \x01(\v2\x1d.trigate.admission.v1.OutcomeR\n" +
+	"validation\"\xb8\x01\n" +
 	"\x0fValidateRequest\x12@\n" +
 	"\n" +
 	"attributes\x18\x01 \x01(\v2 .trigate.admission.v1.AttributesR\n" +
@@ -2048,7 +2087,7 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\n" +
 	"validating\x18\x02 \x03(\v2\".trigate.admission.v1.InterestRuleR\n" +
 	"validating\x12/\n" +
-	"\x13namespace_lifecycle\x18\x03 \x01(\bR\x12namespaceLifecycle\"\xf5\x02\n" +
+	"\x13namespace_lifecycle\x18\x03 \x01(\bR\x12namespaceLifecycle\"\x8f\x03\n" +
 	"\fInterestRule\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12?\n" +
@@ -2066,7 +2105,8 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\vuser_groups\x18\t \x03(\tR\n" +
 	"userGroups\x12 \n" +
 	"\vequivalents\x18\n" +
-	" \x01(\bR\vequivalents*\x7f\n" +
+	" \x01(\bR\vequivalents\x12\x18\n" +
+	"\asettled\x18\f \x01(\bR\asettled*\x7f\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10OPERATION_CREATE\x10\x01\x12\x14\n" +
@@ -2151,36 +2191,37 @@ var file_trigate_admission_v1_admission_proto_depIdxs = []int32{
 	28, // 14: trigate.admission.v1.AdmitRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
 	13, // 15: trigate.admission.v1.AdmitResponse.outcome:type_name -> trigate.admission.v1.Outcome
 	5,  // 16: trigate.admission.v1.AdmitResponse.object:type_name -> trigate.admission.v1.Object
-	8,  // 17: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
-	28, // 18: trigate.admission.v1.ValidateRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
-	13, // 19: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
-	14, // 20: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
-	20, // 21: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
-	21, // 22: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
-	29, // 23: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
-	15, // 24: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
-	18, // 25: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
-	16, // 26: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
-	17, // 27: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
-	19, // 28: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
-	25, // 29: trigate.admission.v1.WatchInterestResponse.interest:type_name -> trigate.admission.v1.Interest
-	24, // 30: trigate.admission.v1.WatchInterestResponse.position:type_name -> trigate.admission.v1.InterestPositions
-	24, // 31: trigate.admission.v1.WatchInterestResponse.changed:type_name -> trigate.admission.v1.InterestPositions
-	26, // 32: trigate.admission.v1.Interest.mutating:type_name -> trigate.admission.v1.InterestRule
-	26, // 33: trigate.admission.v1.Interest.validating:type_name -> trigate.admission.v1.InterestRule
-	0,  // 34: trigate.admission.v1.InterestRule.operations:type_name -> trigate.admission.v1.Operation
-	2,  // 35: trigate.admission.v1.InterestRule.scope:type_name -> trigate.admission.v1.Scope
-	9,  // 36: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
-	11, // 37: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
-	22, // 38: trigate.admission.v1.AdmissionService.WatchInterest:input_type -> trigate.admission.v1.WatchInterestRequest
-	10, // 39: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
-	12, // 40: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
-	23, // 41: trigate.admission.v1.AdmissionService.WatchInterest:output_type -> trigate.admission.v1.WatchInterestResponse
-	39, // [39:42] is the sub-list for method output_type
-	36, // [36:39] is the sub-list for method input_type
-	36, // [36:36] is the sub-list for extension type_name
-	36, // [36:36] is the sub-list for extension extendee
-	0,  // [0:36] is the sub-list for field type_name
+	13, // 17: trigate.admission.v1.AdmitResponse.validation:type_name -> trigate.admission.v1.Outcome
+	8,  // 18: trigate.admission.v1.ValidateRequest.attributes:type_name -> trigate.admission.v1.Attributes
+	28, // 19: trigate.admission.v1.ValidateRequest.authorize_at_least_as_fresh_as:type_name -> trigate.authz.v1.PolicyRevision
+	13, // 20: trigate.admission.v1.ValidateResponse.outcome:type_name -> trigate.admission.v1.Outcome
+	14, // 21: trigate.admission.v1.Outcome.failure:type_name -> trigate.admission.v1.Failure
+	20, // 22: trigate.admission.v1.Outcome.warnings:type_name -> trigate.admission.v1.Warning
+	21, // 23: trigate.admission.v1.Outcome.audit_annotations:type_name -> trigate.admission.v1.AuditAnnotation
+	29, // 24: trigate.admission.v1.Outcome.webhook_latency:type_name -> google.protobuf.Duration
+	15, // 25: trigate.admission.v1.Failure.status:type_name -> trigate.admission.v1.Status
+	18, // 26: trigate.admission.v1.Status.details:type_name -> trigate.admission.v1.StatusDetails
+	16, // 27: trigate.admission.v1.Status.metadata:type_name -> trigate.admission.v1.StatusMetadata
+	17, // 28: trigate.admission.v1.StatusMetadata.shard_info:type_name -> trigate.admission.v1.ShardInfo
+	19, // 29: trigate.admission.v1.StatusDetails.causes:type_name -> trigate.admission.v1.StatusCause
+	25, // 30: trigate.admission.v1.WatchInterestResponse.interest:type_name -> trigate.admission.v1.Interest
+	24, // 31: trigate.admission.v1.WatchInterestResponse.position:type_name -> trigate.admission.v1.InterestPositions
+	24, // 32: trigate.admission.v1.WatchInterestResponse.changed:type_name -> trigate.admission.v1.InterestPositions
+	26, // 33: trigate.admission.v1.Interest.mutating:type_name -> trigate.admission.v1.InterestRule
+	26, // 34: trigate.admission.v1.Interest.validating:type_name -> trigate.admission.v1.InterestRule
+	0,  // 35: trigate.admission.v1.InterestRule.operations:type_name -> trigate.admission.v1.Operation
+	2,  // 36: trigate.admission.v1.InterestRule.scope:type_name -> trigate.admission.v1.Scope
+	9,  // 37: trigate.admission.v1.AdmissionService.Admit:input_type -> trigate.admission.v1.AdmitRequest
+	11, // 38: trigate.admission.v1.AdmissionService.Validate:input_type -> trigate.admission.v1.ValidateRequest
+	22, // 39: trigate.admission.v1.AdmissionService.WatchInterest:input_type -> trigate.admission.v1.WatchInterestRequest
+	10, // 40: trigate.admission.v1.AdmissionService.Admit:output_type -> trigate.admission.v1.AdmitResponse
+	12, // 41: trigate.admission.v1.AdmissionService.Validate:output_type -> trigate.admission.v1.ValidateResponse
+	23, // 42: trigate.admission.v1.AdmissionService.WatchInterest:output_type -> trigate.admission.v1.WatchInterestResponse
+	40, // [40:43] is the sub-list for method output_type
+	37, // [37:40] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_trigate_admission_v1_admission_proto_init() }
