@@ -23,8 +23,8 @@ func intelligible(a admission.Attributes, o admission.ObjectInterfaces) bool {
 
 // matchRules returns nobody if none of the rules matches the request, ahead if each that
 // does is settled, else interested. Upstream's matcher decides; what it does not have are
-// namespaces, users, and the other resources that hold the same objects.
-func matchRules(all []admissionclient.InterestRule, a admission.Attributes, o admission.ObjectInterfaces) verdict {
+// namespaces and their labels, users, and the other resources that hold the same objects.
+func matchRules(all []admissionclient.InterestRule, a admission.Attributes, o admission.ObjectInterfaces, namespaces *Namespaces) verdict {
 	equivalents, found := equivalents{attributes: a, objects: o}, nobody
 	for i := range all {
 		rule := &all[i]
@@ -33,6 +33,7 @@ func matchRules(all []admissionclient.InterestRule, a admission.Attributes, o ad
 		case rule.UserGroups != nil && !inGroup(rule, a):
 		case found == ahead && rule.Settled:
 		case !matches(rule, a) && (!rule.Equivalents || !equivalents.match(rule)):
+		case rule.NamespaceLabelPrefix != "" && !namespaces.mayHaveLabel(a.GetNamespace(), rule.NamespaceLabelPrefix):
 		case rule.Settled:
 			found = ahead
 		default:

@@ -72,15 +72,20 @@ func Resources() []schema.GroupResource {
 		admissionregistration.Resource("mutatingadmissionpolicies"),
 		admissionregistration.Resource("validatingadmissionpolicies"),
 		quotas,
+		namespaces,
 	}
 }
 
-var quotas = core.Resource("resourcequotas")
+var (
+	quotas     = core.Resource("resourcequotas")
+	namespaces = core.Resource("namespaces")
+)
 
 // Tracker knows what is of interest. It is safe for concurrent use. Until Run has a
 // stream nothing is left out.
 type Tracker struct {
-	service Service
+	service    Service
+	namespaces *Namespaces
 	// started is the zero of heard; a difference of monotonic times is cheaper than
 	// a time.
 	started time.Time
@@ -129,9 +134,9 @@ type view struct {
 }
 
 // New returns a tracker that knows nothing.
-func New(service Service) *Tracker {
+func New(service Service, namespaces *Namespaces) *Tracker {
 	t := &Tracker{
-		service: service, started: time.Now(), settle: settle,
+		service: service, namespaces: namespaces, started: time.Now(), settle: settle,
 		quotas: map[string]uint64{}, doubts: map[schema.GroupResource]doubt{},
 	}
 	t.heard.Store(-1)
@@ -157,6 +162,10 @@ func (t *Tracker) Observe(resource schema.GroupResource, object runtime.Object, 
 	version, err := strconv.ParseUint(accessor.GetResourceVersion(), 10, 64)
 	if err != nil {
 		return // etcd's storage gives each object that it has written one.
+	}
+	if resource == namespaces {
+		t.namespaces.written(version)
+		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -344,7 +353,11 @@ func (t *Tracker) resolve(ctx context.Context, resource schema.GroupResource, ab
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	raise(&t.floor, resource, newest)
+	if resource == namespaces {
+		t.namespaces.written(newest)
+	} else {
+		raise(&t.floor, resource, newest)
+	}
 	if t.doubts[resource].since.Equal(about.since) {
 		delete(t.doubts, resource)
 	}
@@ -409,5 +422,5 @@ func (t *Tracker) judge(phase Phase, a admission.Attributes, o admission.ObjectI
 	if phase == Validating {
 		rules = v.interest.Validating
 	}
-	return matchRules(rules, a, o)
+	return matchRules(rules, a, o, t.namespaces)
 }

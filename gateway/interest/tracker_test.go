@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apiserver/pkg/admission"
 	"k8s.io/apiserver/pkg/authentication/user"
+	kubefake "k8s.io/client-go/kubernetes/fake"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/admissionregistration"
 	"k8s.io/kubernetes/pkg/apis/core"
@@ -74,7 +75,7 @@ func (c *cuttable) set(client *admissionclient.Client, closed bool) {
 func follow(t *testing.T, client *admissionclient.Client, change ...func(*Tracker)) (*Tracker, *cuttable) {
 	t.Helper()
 	service := &cuttable{client: client}
-	tracker := New(service)
+	tracker := New(service, startNamespaces(t, kubefake.NewClientset()))
 	for _, change := range change {
 		change(tracker)
 	}

@@ -29,7 +29,11 @@ func admission(
 	config *genericapiserver.Config, remote *admissionclient.Client, reviews *tokenReviews, known func() authzclient.Revision,
 	gates GatesConfig, observers writeObservers, client kubernetes.Interface, informers informers.SharedInformerFactory,
 ) error {
-	tracker := interest.New(remote)
+	labels, err := interest.NewNamespaces(informers.Core().V1().Namespaces())
+	if err != nil {
+		return fmt.Errorf("following the labels of namespaces: %w", err)
+	}
+	tracker := interest.New(remote, labels)
 	observers.add(tracker.Observe, interest.Resources()...)
 	observers.addDoubts(tracker.Doubt, interest.Resources()...)
 	if err := legacyregistry.Registerer().Register(tracker); err != nil {

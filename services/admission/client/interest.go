@@ -50,6 +50,9 @@ type InterestRule struct {
 	Namespaces sets.Set[string]
 	// UserGroups has a group of the user. Nil: any user.
 	UserGroups sets.Set[string]
+	// NamespaceLabelPrefix is what the key of a label of the request's namespace begins
+	// with. Empty: any namespace, and none.
+	NamespaceLabelPrefix string
 	// Settled is true if Admit can tell what the plugin will say of a new object.
 	Settled bool
 	// Equivalents is true if a resource with the same objects may meet it, too.
@@ -118,8 +121,9 @@ func interestRuleFromProto(m *admissionv1.InterestRule) InterestRule {
 				Scope: interestScopeFromProto(m.GetScope()),
 			},
 		},
-		Settled:     m.GetSettled(),
-		Equivalents: m.GetEquivalents(),
+		NamespaceLabelPrefix: m.GetNamespaceLabelPrefix(),
+		Settled:              m.GetSettled(),
+		Equivalents:          m.GetEquivalents(),
 	}
 	if len(m.GetNamespaces()) > 0 {
 		rule.Namespaces = sets.New(m.GetNamespaces()...)

@@ -95,7 +95,11 @@ func (s *stage) writes(t *testing.T, resource, body string) {
 	admin.Send(t, http.MethodDelete, resource, "").Want(t, http.StatusOK)
 }
 
-// kinds are those that no plugin which is on by default is interested in.
+// deploymentSpec makes Pods that PodSecurity would warn of, if it were asked to.
+const deploymentSpec = "spec: {selector: {matchLabels: {a: b}}, template: {metadata: {labels: {a: b}}, spec: {containers: [{name: c, image: i}]}}}"
+
+// kinds are those that no plugin which is on by default is interested in, in a namespace
+// without labels of PodSecurity.
 func kinds(namespace string) map[string][2]string {
 	const meta = "metadata: {name: a}"
 	return map[string][2]string{
@@ -110,6 +114,7 @@ func kinds(namespace string) map[string][2]string {
 			"{apiVersion: events.k8s.io/v1, kind: Event, " + meta + ", regarding: {namespace: " + namespace + "}, " +
 				`eventTime: "2026-01-01T00:00:00.000000Z", action: a, reason: r, type: Normal, reportingController: example.com/c, reportingInstance: i}`,
 		},
+		"deployments": {"/apis/apps/v1/namespaces/" + namespace + "/deployments", "{apiVersion: apps/v1, kind: Deployment, " + meta + ", " + deploymentSpec + "}"},
 		"custom resources": {"/apis/example.com/v1/namespaces/" + namespace + "/things", "{apiVersion: example.com/v1, kind: Thing, " + meta + "}"},
 	}
 }
@@ -199,6 +204,60 @@ func TestNobodyIsInterested(t *testing.T) {
 			t.Errorf("the service answered %d calls for a Pod that a mutating plugin refuses, want 1", calls)
 		}
 	})
+}
+
+// TestLabelsOfNamespaces has namespaces ask PodSecurity for warnings. The very next
+// Deployment after the label takes a call, and as soon as the label has gone, none.
+func TestLabelsOfNamespaces(t *testing.T) {
+	s := start(t)
+	admin := s.gateways[0]
+	label := func(namespace, value string) {
+		t.Helper()
+		admin.Send(t, http.MethodPatch, "/api/v1/namespaces/"+namespace, `{"metadata": {"labels": {"pod-security.kubernetes.io/warn": `+value+`}}}`, framework.MergePatch).
+			Want(t, http.StatusOK)
+	}
+	deploy := func(namespace string) *framework.Answer {
+		t.Helper()
+		return admin.Send(t, http.MethodPost, "/apis/apps/v1/namespaces/"+namespace+"/deployments",
+			"{apiVersion: apps/v1, kind: Deployment, metadata: {name: a}, "+deploymentSpec+"}", framework.Query("dryRun=All")).Want(t, http.StatusCreated)
+	}
+	awaitCalls := func(namespace string, want int) {
+		t.Helper()
+		framework.Eventually(t, fmt.Sprintf("a Deployment in %s takes %d calls", namespace, want), func() error {
+			served := s.served(t)
+			deploy(namespace)
+			if calls := s.served(t) - served; calls != want {
+				return fmt.Errorf("it takes %d", calls)
+			}
+			return nil
+		})
+	}
+	const rounds = 50
+	for round := range rounds {
+		namespace := fmt.Sprintf("asks-%d", round)
+		s.makeNamespace(t, namespace)
+		if round%2 == 0 {
+			awaitCalls(namespace, 0)
+		}
+		label(namespace, `"restricted"`)
+		served := s.served(t)
+		deploy(namespace)
+		if calls := s.served(t) - served; calls != 1 {
+			t.Errorf("round %d: the first Deployment after the label took %d calls, want 1", round, calls)
+		}
+	}
+	s.makeNamespace(t, "quiet")
+	awaitCalls("quiet", 0)
+	framework.Eventually(t, "PodSecurity warns", func() error {
+		const want = `would violate PodSecurity "restricted:latest"`
+		if got := deploy("asks-0").Header.Get("Warning"); !strings.Contains(got, strings.ReplaceAll(want, `"`, `\"`)) {
+			return fmt.Errorf("the warning is %s, want %s", got, want)
+		}
+		return nil
+	})
+	label("asks-0", "null")
+	awaitCalls("asks-0", 0)
+	awaitCalls("asks-1", 1)
 }
 
 // ahead counts the calls of Validate that were left out since Admit had said what they

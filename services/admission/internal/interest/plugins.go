@@ -2,6 +2,7 @@ package interest
 
 import (
 	"fmt"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -13,6 +14,8 @@ import (
 	"k8s.io/apiserver/pkg/apis/apiserver/v1alpha1"
 	"k8s.io/apiserver/pkg/features"
 	"k8s.io/component-base/featuregate"
+	podsecurityload "k8s.io/pod-security-admission/admission/api/load"
+	podsecurityapi "k8s.io/pod-security-admission/api"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 	"github.com/trigate/trigate/services/admission/internal/convert"
@@ -67,6 +70,15 @@ func newStatic(cfg Config) (*static, error) {
 func (s *static) add(plugin Plugin, configuration admission.ConfigProvider) error {
 	operations := handled(plugin.Handler)
 	rows, known := table[plugin.Name]
+	if plugin.Name == podSecurityPlugin {
+		byDefault, err := podSecurityByDefault(configuration)
+		if err != nil {
+			return err
+		}
+		if !byDefault {
+			rows = withoutLabels(rows)
+		}
+	}
 	for _, r := range rows {
 		s.put(plugin, r.rule(plugin.Name, operations))
 	}
@@ -134,6 +146,31 @@ func (s *static) addPolicies(plugin Plugin) {
 	if !ok || policies.GetStaticManifestsDir() != "" {
 		s.put(plugin, everything(plugin.Name, fromFiles))
 	}
+}
+
+// podSecurityByDefault returns whether the plugin leaves what makes Pods alone in
+// namespaces that have none of its labels: its default levels do not warn or annotate, and
+// it has no exemptions, which it annotates too.
+func podSecurityByDefault(configuration admission.ConfigProvider) (bool, error) {
+	reader, err := configuration.ConfigFor(podSecurityPlugin)
+	if err != nil {
+		return false, err
+	}
+	loaded, err := podsecurityload.LoadFromReader(reader)
+	if err != nil {
+		return false, err
+	}
+	const privileged = string(podsecurityapi.LevelPrivileged)
+	exempt := len(loaded.Exemptions.Usernames) + len(loaded.Exemptions.Namespaces) + len(loaded.Exemptions.RuntimeClasses)
+	return loaded.Defaults.Warn == privileged && loaded.Defaults.Audit == privileged && exempt == 0, nil
+}
+
+func withoutLabels(rows []row) []row {
+	rows = slices.Clone(rows)
+	for i := range rows {
+		rows[i].labelPrefix = ""
+	}
+	return rows
 }
 
 func (s *static) addQuota(plugin Plugin, configuration admission.ConfigProvider) error {

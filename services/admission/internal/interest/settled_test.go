@@ -79,8 +79,8 @@ func testSettled(t *testing.T, plugin interest.Plugin) {
 	}
 	refused, allowed := 0, 0
 	for name, pod := range podsToSettle() {
-		before, err := outcomeOf(t, validating, pod)
-		after, errAfter := outcomeOf(t, validating, asStored(pod))
+		before, err := outcomeOf(t, validating, createOf(pod))
+		after, errAfter := outcomeOf(t, validating, createOf(asStored(pod)))
 		switch {
 		case (err == nil) != (errAfter == nil):
 			t.Errorf("%s: Validate() = %v at the end of Admit, %v when stored", name, err, errAfter)
@@ -156,15 +156,18 @@ type told struct {
 // AddWarning implements warning.Recorder.
 func (s *told) AddWarning(_, text string) { s.Warnings = append(s.Warnings, text) }
 
-func outcomeOf(t *testing.T, plugin admission.ValidationInterface, pod *api.Pod) (told, error) {
+func createOf(pod *api.Pod) admission.Attributes {
+	return admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, namespace, pod.Name,
+		core("pods"), "", admission.Create, &metav1.CreateOptions{}, false, people[0])
+}
+
+func outcomeOf(t *testing.T, plugin admission.ValidationInterface, a admission.Attributes) (told, error) {
 	t.Helper()
 	said := told{}
 	ctx := audit.WithAuditContext(warning.WithWarningRecorder(t.Context(), &said))
 	if err := audit.AuditContextFrom(ctx).Init(audit.RequestAuditConfig{Level: auditinternal.LevelMetadata}, nil); err != nil {
 		t.Fatal(err)
 	}
-	a := admission.NewAttributesRecord(pod, nil, schema.GroupVersionKind{Version: "v1", Kind: "Pod"}, namespace, pod.Name,
-		core("pods"), "", admission.Create, &metav1.CreateOptions{}, false, people[0])
 	chain, ok := admission.WithAudit(plugin).(admission.ValidationInterface)
 	if !ok {
 		t.Fatal("upstream's auditing does not validate")

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"k8s.io/apiserver/pkg/authentication/user"
+	podsecurityapi "k8s.io/pod-security-admission/api"
 
 	admissionv1 "github.com/trigate/trigate/proto/gen/go/trigate/admission/v1"
 )
@@ -17,6 +18,7 @@ const (
 	mutatingPolicy     = "MutatingAdmissionPolicy"
 	validatingPolicy   = "ValidatingAdmissionPolicy"
 	resourceQuota      = "ResourceQuota"
+	podSecurityPlugin  = "PodSecurity"
 )
 
 // row is one rule of a plugin whose code says on what it acts. Its operations are those
@@ -28,6 +30,9 @@ type row struct {
 	userGroups []string
 	// never is an operation on which the plugin does not act, though it handles it.
 	never admissionv1.Operation
+	// labelPrefix is of labels of namespaces: in one without any the plugin does nothing,
+	// if it is configured as by default.
+	labelPrefix string
 	// settled says that the plugin's Validate reads nothing of a new object which the
 	// API server sets after Admit, and has no effect but its outcome.
 	settled bool
@@ -56,7 +61,7 @@ var table = map[string][]row{
 	"TaintNodesByCondition": {{resources: []string{"nodes"}}},
 	"AlwaysPullImages":      pods(),
 	"ImagePolicyWebhook":    pods("pods/ephemeralcontainers"),
-	"PodSecurity":           podSecurity,
+	podSecurityPlugin:       podSecurity,
 	"PodNodeSelector":       pods(),
 	"Priority": {
 		{resources: []string{"pods"}, never: admissionv1.Operation_OPERATION_DELETE, settled: true},
@@ -99,13 +104,19 @@ var table = map[string][]row{
 	"AlwaysDeny":         {{group: wildcard, resources: all}},
 }
 
-// podSecurity are namespaces, whose labels it checks, and what has a Pod in it.
+// podSecurity are namespaces, whose labels it checks, Pods, whose level it annotates, and
+// what makes Pods, of which it warns where a label asks for that.
 var podSecurity = []row{
 	{resources: []string{"pods"}, settled: true},
-	{resources: []string{"namespaces", "pods/ephemeralcontainers", "pods/resize", "podtemplates", "replicationcontrollers"}},
-	{group: "apps", resources: []string{"daemonsets", "deployments", "replicasets", "statefulsets"}},
-	{group: "batch", resources: []string{"cronjobs", "jobs"}},
+	{resources: []string{"namespaces", "pods/ephemeralcontainers", "pods/resize"}},
+	{resources: []string{"podtemplates", "replicationcontrollers"}, labelPrefix: podSecurityLabels},
+	{group: "apps", resources: []string{"daemonsets", "deployments", "replicasets", "statefulsets"}, labelPrefix: podSecurityLabels},
+	{group: "batch", resources: []string{"cronjobs", "jobs"}, labelPrefix: podSecurityLabels},
 }
+
+// podSecurityLabels is what the keys of all its labels begin with, and those of its
+// annotations.
+const podSecurityLabels = podsecurityapi.AuditAnnotationPrefix
 
 // pods are Pods themselves and these subresources.
 func pods(subresources ...string) []row {
@@ -126,7 +137,7 @@ func (r row) rule(plugin string, operations []admissionv1.Operation) *admissionv
 	rule := &admissionv1.InterestRule{
 		Plugin: plugin, Operations: slices.DeleteFunc(slices.Clone(operations), func(o admissionv1.Operation) bool { return o == r.never }),
 		ApiGroups: []string{r.group}, ApiVersions: []string{wildcard}, Resources: r.resources,
-		UserGroups: r.userGroups, Settled: r.settled,
+		UserGroups: r.userGroups, NamespaceLabelPrefix: r.labelPrefix, Settled: r.settled,
 	}
 	if r.namespaced {
 		rule.Scope = admissionv1.Scope_SCOPE_NAMESPACED

@@ -1850,6 +1850,9 @@ type InterestRule struct {
 	// True if the rule is also met by a request whose resource holds the same objects as
 	// another that meets it (matchPolicy Equivalent).
 	Equivalents bool `protobuf:"varint,10,opt,name=equivalents,proto3" json:"equivalents,omitempty"`
+	// Only objects in namespaces that have a label whose key begins with this. Empty means
+	// all, and what is in none.
+	NamespaceLabelPrefix string `protobuf:"bytes,11,opt,name=namespace_label_prefix,json=namespaceLabelPrefix,proto3" json:"namespace_label_prefix,omitempty"`
 	// True if what the plugin says of a new object is settled when Admit is through: it
 	// neither reads what an API server sets in a new object after that, nor leaves anything
 	// behind. Only a rule of Validate can be.
@@ -1956,6 +1959,13 @@ func (x *InterestRule) GetEquivalents() bool {
 		return x.Equivalents
 	}
 	return false
+}
+
+func (x *InterestRule) GetNamespaceLabelPrefix() string {
+	if x != nil {
+		return x.NamespaceLabelPrefix
+	}
+	return ""
 }
 
 func (x *InterestRule) GetSettled() bool {
@@ -2087,7 +2097,7 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\n" +
 	"validating\x18\x02 \x03(\v2\".trigate.admission.v1.InterestRuleR\n" +
 	"validating\x12/\n" +
-	"\x13namespace_lifecycle\x18\x03 \x01(\bR\x12namespaceLifecycle\"\x8f\x03\n" +
+	"\x13namespace_lifecycle\x18\x03 \x01(\bR\x12namespaceLifecycle\"\xc5\x03\n" +
 	"\fInterestRule\x12\x16\n" +
 	"\x06plugin\x18\x01 \x01(\tR\x06plugin\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12?\n" +
@@ -2105,7 +2115,8 @@ const file_trigate_admission_v1_admission_proto_rawDesc = "" +
 	"\vuser_groups\x18\t \x03(\tR\n" +
 	"userGroups\x12 \n" +
 	"\vequivalents\x18\n" +
-	" \x01(\bR\vequivalents\x12\x18\n" +
+	" \x01(\bR\vequivalents\x124\n" +
+	"\x16namespace_label_prefix\x18\v \x01(\tR\x14namespaceLabelPrefix\x12\x18\n" +
 	"\asettled\x18\f \x01(\bR\asettled*\x7f\n" +
 	"\tOperation\x12\x19\n" +
 	"\x15OPERATION_UNSPECIFIED\x10\x00\x12\x14\n" +
