@@ -114,7 +114,7 @@ func kinds(namespace string) map[string][2]string {
 			"{apiVersion: events.k8s.io/v1, kind: Event, " + meta + ", regarding: {namespace: " + namespace + "}, " +
 				`eventTime: "2026-01-01T00:00:00.000000Z", action: a, reason: r, type: Normal, reportingController: example.com/c, reportingInstance: i}`,
 		},
-		"deployments": {"/apis/apps/v1/namespaces/" + namespace + "/deployments", "{apiVersion: apps/v1, kind: Deployment, " + meta + ", " + deploymentSpec + "}"},
+		"deployments":      {"/apis/apps/v1/namespaces/" + namespace + "/deployments", "{apiVersion: apps/v1, kind: Deployment, " + meta + ", " + deploymentSpec + "}"},
 		"custom resources": {"/apis/example.com/v1/namespaces/" + namespace + "/things", "{apiVersion: example.com/v1, kind: Thing, " + meta + "}"},
 	}
 }
