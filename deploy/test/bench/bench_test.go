@@ -74,6 +74,7 @@ func BenchmarkWrites(b *testing.B) {
 		{"CreatePod", createPod},
 		{"UpdateLease", updateLease},
 		{"PatchDeployment", patchDeployment},
+		{"PatchWarnedDeployment", patchWarnedDeployment},
 	} {
 		b.Run(bc.name, func(b *testing.B) { compare(b, sides, bc.operation) })
 	}
@@ -211,8 +212,23 @@ func updateLease(b *testing.B, s *side) func(context.Context, int) error {
 	}
 }
 
+// patchDeployment has no plugin act: nobody asks for warnings.
 func patchDeployment(b *testing.B, s *side) func(context.Context, int) error {
-	deployments := s.client.AppsV1().Deployments(s.cluster.Namespace(b))
+	return patchDeploymentIn(b, s, s.cluster.Namespace(b))
+}
+
+// patchWarnedDeployment has PodSecurity look at each Deployment.
+func patchWarnedDeployment(b *testing.B, s *side) func(context.Context, int) error {
+	namespace := s.cluster.Namespace(b)
+	label := []byte(`{"metadata": {"labels": {"pod-security.kubernetes.io/warn": "baseline"}}}`)
+	if _, err := s.client.CoreV1().Namespaces().Patch(b.Context(), namespace, types.MergePatchType, label, metav1.PatchOptions{}); err != nil {
+		b.Fatalf("%s: %v", s.cluster.Name, err)
+	}
+	return patchDeploymentIn(b, s, namespace)
+}
+
+func patchDeploymentIn(b *testing.B, s *side, namespace string) func(context.Context, int) error {
+	deployments := s.client.AppsV1().Deployments(namespace)
 	labels := map[string]string{"app": "bench"}
 	for worker := range workers {
 		object := &appsv1.Deployment{
