@@ -17,7 +17,8 @@ type Namespaces struct {
 	lister corev1listers.NamespaceLister
 	synced func() bool
 	// seen is the largest resourceVersion in the informer's store, and floor that of a
-	// write through this gateway.
+	// write through this gateway. That the store has all up to seen holds since watches
+	// come in order and client-go replaces the store as a whole (its gate AtomicFIFO).
 	seen, floor atomic.Uint64
 }
 
@@ -40,7 +41,9 @@ func NewNamespaces(informer corev1informers.NamespaceInformer) (*Namespaces, err
 func (n *Namespaces) see(object any) {
 	accessor, err := meta.Accessor(object)
 	if err != nil {
-		return // deleted while nobody watched: it says nothing of where the store is
+		// Deleted while nobody watched. If it was the last one written here, labels cannot be
+		// told until the next write of a namespace.
+		return
 	}
 	if version, err := strconv.ParseUint(accessor.GetResourceVersion(), 10, 64); err == nil {
 		raiseTo(&n.seen, version)

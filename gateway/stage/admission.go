@@ -102,9 +102,9 @@ func (i *interestedAdmission) Handles(operation genericadmission.Operation) bool
 
 // Admit implements admission.MutationInterface.
 func (i *interestedAdmission) Admit(ctx context.Context, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) error {
-	synced := i.namespacesSynced()
+	synced, aheadCtx := i.namespacesSynced(), i.withAhead(ctx, a, o)
 	if !i.nobody(interest.Mutating, i.skip && synced, a, o) {
-		if err := i.next.Admit(i.withAhead(ctx, a, o), a, o); err != nil {
+		if err := i.next.Admit(aheadCtx, a, o); err != nil {
 			return err
 		}
 	}
@@ -128,14 +128,18 @@ func (i *interestedAdmission) Validate(ctx context.Context, a genericadmission.A
 	return i.next.Validate(ctx, a, o)
 }
 
-// withAhead has Admit say what Validate would, if it can.
+// withAhead has Admit say what Validate would, if it can. What was said of the request
+// before, as of a patch that is tried again, no longer counts.
 func (i *interestedAdmission) withAhead(ctx context.Context, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) context.Context {
-	if i.skip && i.interest.Settled(a, o) {
-		if ahead := aheadOf(ctx); ahead != nil {
-			return admissionclient.WithAhead(ctx, ahead)
-		}
+	ahead := aheadOf(ctx)
+	if ahead == nil {
+		return ctx
 	}
-	return ctx
+	if !i.skip || !i.interest.Settled(a, o) {
+		ahead.Forget()
+		return ctx
+	}
+	return admissionclient.WithAhead(ctx, ahead)
 }
 
 func (i *interestedAdmission) nobody(phase interest.Phase, allowed bool, a genericadmission.Attributes, o genericadmission.ObjectInterfaces) bool {

@@ -26,9 +26,11 @@ type Ahead struct {
 
 type aheadKey struct{}
 
-// WithAhead has Admit ask for validation as well, for ahead. The caller has made sure
-// that each InterestRule of Validate which matches the request is Settled.
+// WithAhead has Admit ask for validation as well, for ahead, which forgets what it knew.
+// The caller has made sure that each InterestRule of Validate which matches the request is
+// Settled.
 func WithAhead(ctx context.Context, ahead *Ahead) context.Context {
+	ahead.Forget()
 	return context.WithValue(ctx, aheadKey{}, ahead)
 }
 
@@ -36,6 +38,10 @@ func aheadFrom(ctx context.Context) *Ahead {
 	ahead, _ := ctx.Value(aheadKey{}).(*Ahead)
 	return ahead
 }
+
+// Forget forgets what an Admit has learned. Upstream may admit a request more than once,
+// and what was learned of an attempt before says nothing of the next.
+func (h *Ahead) Forget() { *h = Ahead{} }
 
 func (h *Ahead) remember(c *Client, a admission.Attributes, outcome *admissionv1.Outcome) {
 	*h = Ahead{client: c, outcome: outcome, admitted: a, object: a.GetObject().DeepCopyObject()}
@@ -50,7 +56,7 @@ func (h *Ahead) Conclude(ctx context.Context, a admission.Attributes) bool {
 		return false
 	}
 	client, outcome := h.client, h.outcome
-	*h = Ahead{}
+	h.Forget()
 	return client.conclude(ctx, a, outcome, validatingWebhooks) == nil
 }
 

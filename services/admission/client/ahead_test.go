@@ -176,6 +176,22 @@ func TestAheadIsOfOneRequest(t *testing.T) {
 	}
 }
 
+// TestAheadForgets has a request be admitted again, as a patch that is tried again is. If
+// the settled plugins refuse it by then, what they said first does not count.
+func TestAheadForgets(t *testing.T) {
+	var verdict error
+	_, c := start(t, server.Config{Plugins: labels, Settled: says(func(context.Context, admission.Attributes) error { return verdict })})
+	pod, ahead := newPod(), &client.Ahead{}
+	for _, verdict = range []error{nil, errors.New("no")} {
+		if err := c.Admit(client.WithAhead(t.Context(), ahead), toPods(admission.Create, pod), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ahead.Conclude(t.Context(), toPods(admission.Create, stored(pod))) {
+		t.Error("Conclude() = true by what was said of the first attempt, want that Validate has to be called")
+	}
+}
+
 // TestAheadSaysNothing has requests whose validation Admit does not tell ahead, since
 // Validate's words, or nobody's, are called for.
 func TestAheadSaysNothing(t *testing.T) {

@@ -205,15 +205,10 @@ func TestWebhooksThatAnswerNonsense(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
 		ns := s.Namespace(t)
-		hook := framework.StartWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			var review admissionv1.AdmissionReview
-			if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
+		hook := framework.StartWebhook(t, onReview(func(w http.ResponseWriter, req *http.Request, uid string) {
 			w.Header().Set("Content-Type", "application/json")
 			name := strings.TrimPrefix(req.URL.Path, "/")
-			answers[strings.TrimSuffix(strings.TrimPrefix(name, "v-"), "-ignore")](w, string(review.Request.UID))
+			answers[strings.TrimSuffix(strings.TrimPrefix(name, "v-"), "-ignore")](w, uid)
 		}))
 		var mutatingHooks []admissionregistrationv1.MutatingWebhook
 		var validatingHooks []admissionregistrationv1.ValidatingWebhook
@@ -241,6 +236,18 @@ func TestWebhooksThatAnswerNonsense(t *testing.T) {
 			admin.Send(t, "POST", core(ns, "configmaps"), caseMap(name)).Want(t, want)
 			admin.Send(t, "POST", core(ns, "configmaps"), caseMap(name+"-ignore")).Want(t, 201)
 		}
+	})
+}
+
+// onReview hands the uid of each request for a review to answer.
+func onReview(answer func(w http.ResponseWriter, req *http.Request, uid string)) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var review admissionv1.AdmissionReview
+		if err := json.NewDecoder(req.Body).Decode(&review); err != nil || review.Request == nil {
+			http.Error(w, fmt.Sprintf("a review cannot be read: %v", err), http.StatusBadRequest)
+			return
+		}
+		answer(w, req, string(review.Request.UID))
 	})
 }
 
@@ -282,18 +289,13 @@ func TestWebhooksThatAnswerAtLength(t *testing.T) {
 	framework.Compare(t, func(t *testing.T, c *framework.Cluster, s *framework.Transcript) {
 		admin := s.Admin(t)
 		ns := s.Namespace(t)
-		hook := framework.StartWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-			var review admissionv1.AdmissionReview
-			if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
+		hook := framework.StartWebhook(t, onReview(func(w http.ResponseWriter, req *http.Request, uid string) {
 			for _, tc := range cases {
 				if strings.Contains(req.URL.Path, tc.name) {
 					if tc.name == "code-500-long" {
 						w.WriteHeader(http.StatusInternalServerError)
 					}
-					_, _ = io.WriteString(w, tc.answer(string(review.Request.UID)))
+					_, _ = io.WriteString(w, tc.answer(uid))
 				}
 			}
 		}))
@@ -365,13 +367,8 @@ func TestWebhooksThatBreakOff(t *testing.T) {
 		admin := s.Admin(t)
 		ns := s.Namespace(t)
 		var asked atomic.Int64
-		hook := framework.StartWebhook(t, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		hook := framework.StartWebhook(t, onReview(func(w http.ResponseWriter, req *http.Request, uid string) {
 			asked.Add(1)
-			var review admissionv1.AdmissionReview
-			if err := json.NewDecoder(req.Body).Decode(&review); err != nil {
-				http.Error(w, err.Error(), http.StatusBadRequest)
-				return
-			}
 			connection, _, err := http.NewResponseController(w).Hijack()
 			if err != nil {
 				http.Error(w, err.Error(), http.StatusInternalServerError)
@@ -379,7 +376,7 @@ func TestWebhooksThatBreakOff(t *testing.T) {
 			}
 			for _, tc := range cases {
 				if strings.Contains(req.URL.Path, "-"+tc.name+"-") {
-					_, _ = io.WriteString(connection, strings.ReplaceAll(tc.sent, "%s", string(review.Request.UID)))
+					_, _ = io.WriteString(connection, strings.ReplaceAll(tc.sent, "%s", uid))
 				}
 			}
 			_ = connection.Close()

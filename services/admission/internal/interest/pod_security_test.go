@@ -115,25 +115,34 @@ func ofInternal(t *testing.T, object runtime.Object, group, resource, in string,
 	return admission.NewAttributesRecord(internal, old, kinds[0], in, "a", schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, "", operation, nil, false, people[0])
 }
 
-// TestPodSecurityConfigured has the plugin speak in namespaces without labels too, so that
-// its rules may not go by them.
+// TestPodSecurityConfigured configures the plugin. Where it speaks of what makes Pods in a
+// namespace without labels too, its rules may not go by them. An exempt class makes it speak
+// of those that name the class, which the rules cannot tell.
 func TestPodSecurityConfigured(t *testing.T) {
 	for name, test := range map[string]struct {
-		configuration string
-		byLabels      bool
+		configuration    string
+		speaks, byLabels bool
 	}{
-		"enforces":             {"defaults: {enforce: restricted}", true},
-		"warns":                {"defaults: {warn: baseline}", false},
-		"audits":               {"defaults: {audit: restricted}", false},
-		"exempts a namespace":  {"exemptions: {namespaces: [plain]}", false},
-		"exempts a user":       {"exemptions: {usernames: [ann]}", false},
-		"exempts a class":      {"exemptions: {runtimeClasses: [c]}", false},
-		"says what is default": {"defaults: {enforce: privileged, warn: privileged, audit: privileged}", true},
+		"enforces":             {"defaults: {enforce: restricted}", false, true},
+		"says what is default": {"defaults: {enforce: privileged, warn: privileged, audit: privileged}", false, true},
+		"warns":                {"defaults: {warn: baseline}", true, false},
+		"audits":               {"defaults: {audit: restricted}", true, false},
+		"exempts a namespace":  {"exemptions: {namespaces: [plain]}", true, false},
+		"exempts a user":       {"exemptions: {usernames: [ann]}", true, false},
+		"exempts a class":      {"exemptions: {runtimeClasses: [c]}", false, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			file := write(t, "admission.yaml", "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n- name: PodSecurity\n"+
 				"  configuration: {apiVersion: pod-security.admission.config.k8s.io/v1, kind: PodSecurityConfiguration, "+test.configuration+"}\n")
 			plugin := podSecurityOf(t, members(t, file, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "plain"}}))
+			validating, ok := plugin.Handler.(admission.ValidationInterface)
+			if !ok {
+				t.Fatal("PodSecurity does not validate")
+			}
+			said, err := outcomeOf(t, validating, ofInternal(t, podMakers()["apps/deployments"], "apps", "deployments", "plain", admission.Create))
+			if err != nil || (len(said.Warnings)+len(said.Annotations) > 0) != test.speaks {
+				t.Errorf("of a Deployment it says %v, %v; want anything: %v", said, err, test.speaks)
+			}
 			byLabels := 0
 			for _, rule := range interestOf(t, file, plugin).GetValidating() {
 				if rule.GetNamespaceLabelPrefix() != "" {

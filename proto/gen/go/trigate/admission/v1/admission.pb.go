@@ -1851,7 +1851,7 @@ type InterestRule struct {
 	// another that meets it (matchPolicy Equivalent).
 	Equivalents bool `protobuf:"varint,10,opt,name=equivalents,proto3" json:"equivalents,omitempty"`
 	// Only objects in namespaces that have a label whose key begins with this. Empty means
-	// all, and what is in none.
+	// all, and what is in none. A caller that does not know labels takes it for empty.
 	NamespaceLabelPrefix string `protobuf:"bytes,11,opt,name=namespace_label_prefix,json=namespaceLabelPrefix,proto3" json:"namespace_label_prefix,omitempty"`
 	// True if what the plugin says of a new object is settled when Admit is through: it
 	// neither reads what an API server sets in a new object after that, nor leaves anything
